@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "levels.hpp"

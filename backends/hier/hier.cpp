@@ -88,11 +88,14 @@ class HierBackend final : public HostBackend {
       hosts.push_back(static_cast<int>(found));
     }
     std::unique_ptr<Backend> flat;
+    std::vector<int> all(init.ranks.size());
+    std::iota(all.begin(), all.end(), 0);
     if (seen.size() > 1)
       flat = levels_.flat->backend().split({.ranks = init.ranks,
                                             .rank = init.rank,
                                             .name = init.name,
-                                            .store = make_prefix_store(init.store, "hier/flat/")});
+                                            .store = make_prefix_store(init.store, "hier/flat/"),
+                                            .whole = whole_of(own, std::move(all))});
     return std::make_unique<HierBackend>(own, parts_, std::move(hosts), std::move(flat));
   }
 
@@ -172,7 +175,7 @@ class HierBackend final : public HostBackend {
     std::size_t parts = 0;
     for (const auto& op : ops)
       if (!is_point_to_point(op.kind)) parts += collectives.parts_of(op);
-    if (parts >= most_parts)  // After an error one more number is refused.
+    if (parts >= most_parts)  // One number is for the refusal of give_up() after an error.
       internal::failf(Errc::count_overflow,
                       "the call needs {} steps within a host, and hier has numbers for {}; divide "
                       "the array or the coalesced call",
@@ -238,7 +241,7 @@ class HierBackend final : public HostBackend {
   std::string lost_text(int lost) const {
     try {
       if (group_->agreement().left(lost)) return fmt::format("rank {} has left the group", lost);
-    } catch (...) {  // Without the store the rank may have left.
+    } catch (...) {  // Without an answer of the store: as if it had died.
     }
     return fmt::format("rank {} was lost: its process has died, or its host cannot be reached",
                        lost);
@@ -271,7 +274,9 @@ class HierBackend final : public HostBackend {
         records.push_back(internal::read_record(in));
         in.end();
       }
-      return internal::compare(group(), ops, call, records).value_or(error);
+      return internal::compare(group(), ops, call, records)
+          .value_or(internal::call_error(error.code(), group(), ops, call, error.where().rank,
+                                         error.message()));
     } catch (const Error& found) {
       if (found.code() == Errc::mismatch) return found;
     } catch (...) {  // Of a store that the program supplies.

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/host_calls.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::hier {
@@ -13,11 +14,6 @@ namespace {
 
 constexpr std::uint64_t first_number(const Call& call) noexcept {
   return call.seq << part_bits;
-}
-
-/// `ranks`: of the whole group, by rank of the part.
-std::shared_ptr<const WholeGroup> whole_of(const BackendInit& init, const std::vector<int>& ranks) {
-  return std::make_shared<const WholeGroup>(WholeGroup{init.name, init.store, ranks});
 }
 
 std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,
@@ -33,6 +29,11 @@ std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, st
 }
 
 }  // namespace
+
+std::shared_ptr<const WholeGroup> whole_of(const BackendInit& init, std::vector<int> ranks) {
+  return std::make_shared<const WholeGroup>(
+      WholeGroup{init.name, init.store, std::move(ranks), part_bits});
+}
 
 Topology::Topology(std::vector<int> hosts, int rank)
     : hosts_(std::move(hosts)),
@@ -66,13 +67,12 @@ Level::Level(std::unique_ptr<Backend> backend)
 
 void Level::begin(const Call& call) noexcept {
   next_ = first_number(call);
-  host_->skip_to(next_);
+  HostBackend::Calls::of(*host_).queue()->skip_to(next_);
 }
 
 Call Level::part(const Call& call, std::uint64_t number) const noexcept {
   Call own = call;
   own.seq = number;
-  own.part_of = first_number(call);
   own.in_order = false;
   return own;
 }
@@ -102,7 +102,8 @@ void Level::refuse(std::uint64_t number, const Call& call, const Error& why) noe
 
 bool Level::leave(const Call& call, const Error& why) noexcept {
   const auto first = first_number(call);
-  return next_ == first || host_->leave_parts(part(call, first), why);
+  const auto& leave_parts = HostBackend::Calls::of(*host_).leave_parts;
+  return next_ == first || !leave_parts || leave_parts(part(call, first), why);
 }
 
 Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,

@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,6 +46,9 @@ class Topology {
   int lanes_ = 0;
 };
 
+/// `ranks`: of the group of `init`, by rank of a part.
+std::shared_ptr<const WholeGroup> whole_of(const BackendInit& init, std::vector<int> ranks);
+
 /// The calls of one of these groups that may serve one call of the hier group.
 inline constexpr int part_bits = 20;
 inline constexpr std::size_t most_parts = std::size_t{1} << part_bits;
@@ -55,7 +56,7 @@ inline constexpr std::size_t most_parts = std::size_t{1} << part_bits;
 /// One of the groups of which a hier group is made, with the order of its calls. The numbers of the
 /// calls that serve call n of the hier group begin at n * 2^20. So ranks whose call n ended in
 /// different phases, because a rank refused it, use equal numbers again in call n + 1. They are
-/// parts of one call (Call::part_of).
+/// parts of one call (WholeGroup::part_bits).
 class Level {
  public:
   explicit Level(std::unique_ptr<Backend> backend);

@@ -83,6 +83,9 @@ MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
             queue->fail(cause);
             box->fail(cause);
           })) {
+  calls().leave_parts = [this](const Call& call, const Error& why) {
+    return leave_parts(call, why);
+  };
   mesh().listen(listener_);
 }
 
@@ -123,7 +126,7 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   std::size_t index = 0;
   try {
     // Messages of the parts before this one may still use the memory of the group.
-    if (call.part_of && mesh().agreement().refusal_of(group_->call_id(call)) != nullptr)
+    if (group_->names.is_part() && mesh().agreement().refusal_of(group_->call_id(call)) != nullptr)
       throw TransportError(TransportError::Kind::refused, mesh().rank());
     for (const auto& op : ops) {
       if (is_point_to_point(op.kind)) continue;
@@ -132,7 +135,7 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
     }
   } catch (const TransportError& transport_error) {
     const Error error = group_->failed(transport_error, ops, call);
-    if (call.part_of && wire && transport_error.kind == TransportError::Kind::refused)
+    if (group_->names.is_part() && wire && transport_error.kind == TransportError::Kind::refused)
       ended_parts_.push_back(std::move(*wire));
     throw Error(error);
   } catch (const Error& error) {
@@ -169,7 +172,7 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
     mesh().agreement().refuse({.call = message ? group_->pair_id(part[0]) : group_->call_id(its),
                                .rank = mesh().rank(),
                                .text = internal::refusal_text(part, its, why),
-                               .entered = its.part_of && *its.part_of != its.seq});
+                               .entered = group_->names.first_part(its.seq) != its.seq});
   });
 }
 

@@ -32,7 +32,6 @@ class MeshBackend : public HostBackend {
   void abort(std::string_view why) noexcept override;
   std::optional<Error> failure() const override { return group_->mesh->cause(); }
   std::string transport() const override { return mesh().transport(); }
-  bool leave_parts(const Call& call, const Error& why) noexcept override;
 
  protected:
   /// A backend of the same kind for a sub-group.
@@ -48,6 +47,7 @@ class MeshBackend : public HostBackend {
   Mesh& mesh() const noexcept { return *group_->mesh; }
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
   void abandon_messages() noexcept;
+  bool leave_parts(const Call& call, const Error& why) noexcept;  // HostBackend::Calls.
   std::vector<std::weak_ptr<PairState>> pairs();
 
   Memory& memory_;

@@ -12,7 +12,7 @@
 namespace tutti::backend::mesh {
 
 std::uint64_t Group::call_id(const Call& call) const noexcept {
-  return internal::call_id(name, call.part_of.value_or(call.seq));
+  return internal::call_id(name, names.first_part(call.seq));
 }
 
 std::uint64_t Group::pair_id(const Op& op) const noexcept {
@@ -81,7 +81,7 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   const Error error = internal::refused_error(names, ops, call, peer, refusal.text);
   // The mesh stays up: a send and its receive share a slot that is a hash of their arguments, so a
   // refused one never matches a later one.
-  if (pair || call.part_of || abandon(call)) return error;
+  if (pair || names.is_part() || abandon(call)) return error;
   return mesh->fail({.cause = internal::broken_by_refusal(error)});
 }
 

@@ -23,7 +23,7 @@ struct Group {
     return ranks[static_cast<std::size_t>(group_rank)];
   }
   /// The id of a call for refusals: of a collective by its number, which is one for all parts of a
-  /// call (Call::part_of), or of a send and its receive.
+  /// call (WholeGroup::part_bits), or of a send and its receive.
   std::uint64_t call_id(const Call& call) const noexcept;
   std::uint64_t pair_id(const Op& op) const noexcept;
   /// The slot of a collective's messages: equal on all ranks, different for every call of every

@@ -63,7 +63,7 @@ bool Mesh::ended(int peer) noexcept {
     if (!died_) died_ = now;
     late = late || now - *died_ > 1000ms;
   }
-  // A rank that left fails only its own messages. Without the store the rank may have left.
+  // A rank that left fails only its own messages. If the store does not answer, it may have left.
   const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
   fail({.cause = lost(peer, names_(peer))});
@@ -97,7 +97,7 @@ Error Mesh::lost(int peer, int rank) const {
     text += "the store has ended too, so the first rank that died is not known";
     rank = -1;
   }
-  return {Errc::peer_lost, text, {.rank = rank}};
+  return {Errc::peer_lost, text, {.group = names_.group(), .rank = rank}};
 }
 
 void Mesh::look() noexcept {

@@ -1,6 +1,5 @@
 #include "pairs.hpp"
 
-#include <cstring>
 #include <exception>
 #include <new>
 #include <utility>

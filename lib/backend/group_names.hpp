@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,12 @@ class GroupNames {
       : group_(whole == nullptr ? std::move(group) : whole->name), whole_(std::move(whole)) {}
 
   const std::string& group() const noexcept { return group_; }
+  bool is_part() const noexcept { return whole_ != nullptr; }
+  /// The first of the numbers that serve the same call of the whole group; `seq` itself if the
+  /// group is no part.
+  std::uint64_t first_part(std::uint64_t seq) const noexcept {
+    return is_part() ? seq >> whole_->part_bits << whole_->part_bits : seq;
+  }
   /// The number in errors of a rank of this group. Other numbers, such as any_peer: themselves.
   int operator()(int rank) const noexcept {
     const bool known = whole_ != nullptr && rank >= 0 && rank < std::ssize(whole_->ranks);

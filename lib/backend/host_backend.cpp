@@ -262,12 +262,4 @@ void HostBackend::refuse(std::span<const Op> ops, const Call& call, const Error&
   if (call.in_order || internal::has_collective(ops)) calls_->queue()->skip(call.seq);
 }
 
-void HostBackend::skip_to(std::uint64_t seq) noexcept {
-  calls_->queue()->skip_to(seq);
-}
-
-bool HostBackend::leave_parts(const Call&, const Error&) noexcept {
-  return true;
-}
-
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <memory_resource>
 #include <utility>
@@ -41,6 +42,14 @@ class HostBackend::Posts {
 /// The order of a HostBackend's calls, and memory for their states.
 class HostBackend::Calls {
  public:
+  static Calls& of(HostBackend& backend) noexcept { return *backend.calls_; }
+  /// Ends the calls of a part (WholeGroup) for one call of the whole group, of which `call` is any
+  /// and one has failed. None is in progress, and none will be made. No message of them arrives
+  /// after that. Blocks until the peers have done the same, for about 2 s at most. If that fails,
+  /// breaks the group with `why` and returns false; also if the group is broken already. Not set:
+  /// the backend has no such messages.
+  std::function<bool(const Call& call, const Error& why)> leave_parts{};
+
   /// Shared with callbacks that may run while the backend is destroyed.
   const std::shared_ptr<internal::CallQueue>& queue() const noexcept { return queue_; }
   internal::Pool& pool() noexcept { return *pool_; }

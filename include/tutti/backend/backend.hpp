@@ -40,9 +40,6 @@ struct Call {
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
   std::string_view name{};   ///< Borrowed until launch() returns.
-  /// The number of the first of several calls that together serve one call of a backend which uses
-  /// this one. HostBackend::leave_parts() ends such calls after an error.
-  std::optional<std::uint64_t> part_of{};
 
   /// The earlier of deadline and timeout, for a call that starts to wait now.
   Deadline limit() const noexcept {
@@ -58,6 +55,8 @@ struct WholeGroup {
   std::string name{};
   std::shared_ptr<Store> store{};  ///< BackendInit::store of the whole group.
   std::vector<int> ranks{};        ///< Ranks of the whole group, by rank of the part.
+  /// The part's calls for call n of the whole group have the numbers from n << part_bits on.
+  int part_bits = 0;
 };
 
 /// Parameters of a sub-group, for one of its members.

@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/group_options.hpp>

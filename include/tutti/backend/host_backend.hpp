@@ -36,15 +36,6 @@ class HostBackend : public Backend {
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept final;
-  /// Ends all numbers below `seq`: calls have ended or will not be made. For a backend that uses
-  /// this one and leaves gaps between numbers. No call is in progress.
-  void skip_to(std::uint64_t seq) noexcept;
-  /// Ends calls with the same Call::part_of of which one has failed; `call` is any of them. None is
-  /// in progress, and none will be made. No message of them arrives after that. Blocks until the
-  /// peers have done the same, for about 2 s at most. If that fails, breaks the group with `why`
-  /// and returns false; also if the group is broken already. Default: true, for a backend without
-  /// such messages.
-  virtual bool leave_parts(const Call& call, const Error& why) noexcept;
 
  protected:
   /// A send or receive in flight.
