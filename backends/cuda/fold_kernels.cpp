@@ -1,7 +1,6 @@
 #include "fold_kernels.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <tutti/error.hpp>

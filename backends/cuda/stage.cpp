@@ -1,7 +1,6 @@
 #include "stage.hpp"
 
 #include <algorithm>
-#include <utility>
 
 namespace tutti::backend::cuda {
 namespace {

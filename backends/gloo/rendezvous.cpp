@@ -1,7 +1,6 @@
 #include "rendezvous.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -69,9 +68,10 @@ std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::mill
       1ms, most);
 }
 
-void check_reachable(const BackendInit& init, const std::vector<PeerInfo>& peer_infos) {
-  for (int r = 0; r < init.size; ++r)
-    for (int other = 0; other < init.size; ++other) {
+void check_reachable(const internal::GroupNames& names, const std::vector<PeerInfo>& peer_infos) {
+  const auto size = static_cast<int>(peer_infos.size());
+  for (int r = 0; r < size; ++r)
+    for (int other = 0; other < size; ++other) {
       const auto& a = peer_infos[static_cast<std::size_t>(r)];
       const auto& b = peer_infos[static_cast<std::size_t>(other)];
       if (a.loopback && a.host != b.host)
@@ -79,7 +79,7 @@ void check_reachable(const BackendInit& init, const std::vector<PeerInfo>& peer_
             Errc::unsupported,
             "group '{}': rank {} would use {}, which rank {} on another host cannot reach; name "
             "the interface in TUTTI_IFNAME, or give a store address that other hosts can reach",
-            init.name, r, a.interface, other);
+            names.group(), names(r), a.interface, names(other));
     }
 }
 
@@ -113,7 +113,8 @@ std::uint64_t shared_token(internal::Rendezvous& rendezvous, const std::string& 
 /// Exchanges ranks over every connection, because its peer may be unauthenticated. `own`: this
 /// rank's addresses of the connections to the other ranks. Returns the peers' addresses. Throws if
 /// a peer is not the expected rank or does not answer.
-std::vector<sockaddr_storage> handshake(transport::Context& context, const BackendInit& init,
+std::vector<sockaddr_storage> handshake(transport::Context& context, int rank,
+                                        const internal::GroupNames& names,
                                         const std::string& attempt, std::uint64_t token,
                                         std::span<const sockaddr_storage> own, Deadline end) {
   struct Handshake {
@@ -122,14 +123,14 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const Backe
     std::int32_t to = -1;
     sockaddr_storage end{};
   };
-  const auto size = static_cast<std::size_t>(init.size);
+  const auto size = own.size() + 1;
   std::vector<Handshake> out(size);
   std::vector<Handshake> in(size);
   std::vector<std::unique_ptr<transport::UnboundBuffer>> buffers;
-  const auto me = static_cast<std::size_t>(init.rank);
+  const auto me = static_cast<std::size_t>(rank);
   for (std::size_t r = 0; r < size; ++r) {
     if (r == me) continue;
-    out[r].from = init.rank;
+    out[r].from = rank;
     out[r].to = static_cast<std::int32_t>(r);
     out[r].end = own[r < me ? r : r - 1];
     buffers.push_back(context.createUnboundBuffer(&in[r], sizeof in[r]));
@@ -147,7 +148,8 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, const Backe
   for (std::size_t r = 0; r < size; ++r)
     if (r != me &&
         (in[r].magic != out[r].magic || in[r].from != out[r].to || in[r].to != out[r].from))
-      internal::failf(Errc::backend, "gloo: {}: the peer that answered is not rank {}", attempt, r);
+      internal::failf(Errc::backend, "gloo: {}: the peer that answered is not rank {}", attempt,
+                      names(static_cast<int>(r)));
   std::vector<sockaddr_storage> ends;
   for (std::size_t r = 0; r < size; ++r)
     if (r != me) ends.push_back(in[r].end);
@@ -187,8 +189,9 @@ class Attempt {
     admit_only(token_, own);
     const auto infos = rendezvous_.exchange(name_, encode(info));
     for (int r = 0; r < init_.size; ++r)
-      peer_infos_.push_back(decode(infos[static_cast<std::size_t>(r)], r, init_.size));
-    check_reachable(init_, peer_infos_);
+      peer_infos_.push_back(
+          decode(infos[static_cast<std::size_t>(r)], rendezvous_.names()(r), init_.size));
+    check_reachable(rendezvous_.names(), peer_infos_);
   }
 
   void connect() {
@@ -200,19 +203,17 @@ class Attempt {
           peer_infos_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
       own.push_back(address_of(*pair));
     }
-    const auto theirs = handshake(*made_.context, init_, name_, token_, own, rendezvous_.limit());
+    const auto theirs = handshake(*made_.context, init_.rank, rendezvous_.names(), name_, token_,
+                                  own, rendezvous_.limit());
     made_.sockets = Sockets::find(own, theirs);
     made_.sockets.admit_all();
     if (settings_.reno) use_reno();
   }
 
-  /// True if all ranks are connected. The last rank that reports publishes the outcome.
+  /// True if all ranks are connected.
   bool agree(bool connected) {
-    auto& store = *rendezvous_.store();
-    if (!connected) store.add(name_ + "/failed", 1);
-    if (store.add(name_ + "/done", 1) == init_.size)
-      store.set(name_ + "/outcome", store.try_get(name_ + "/failed") ? "again" : "up");
-    return internal::to_text(rendezvous_.await(name_ + "/outcome")) == "up";
+    const std::string_view mine = connected ? "up" : "again";
+    return std::ranges::count(rendezvous_.exchange(name_ + "/connected", mine), "up") == init_.size;
   }
 
   Connections take() { return std::move(made_); }
@@ -263,13 +264,15 @@ Connections rendezvous(const MeshInit& init) {
     } catch (const std::exception& error) {
       connected = false;
       last = error.what();
-      init.group.logger(LogLevel::warning, fmt::format("group '{}': rank {} could not connect: {}",
-                                                       init.group.name, init.group.rank, last));
+      const auto& names = rendezvous.names();
+      init.group.logger(LogLevel::warning,
+                        fmt::format("group '{}': rank {} could not connect: {}", names.group(),
+                                    names(init.group.rank), last));
     }
     if (attempt.agree(connected)) return attempt.take();
   }
   internal::failf(Errc::backend, "group '{}': {} attempts to connect failed; the last time: {}",
-                  init.group.name, attempts, last.empty() ? "on another rank" : last);
+                  rendezvous.names().group(), attempts, last.empty() ? "on another rank" : last);
 }
 
 }  // namespace tutti::backend::gloo

@@ -141,7 +141,7 @@ class LocalBackend final : public HostBackend {
           queue->fail(cause);
           if (const auto shared = weak.lock()) shared->mailbox().fail(cause);
         });
-    shared_->join(member_, rendezvous.limit());
+    shared_->join(member_, rendezvous);
   }
   ~LocalBackend() override {
     member_->leave();

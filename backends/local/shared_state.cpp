@@ -1,5 +1,6 @@
 #include "shared_state.hpp"
 
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,11 @@
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::local {
+namespace {
+
+constexpr std::chrono::milliseconds pause_of_looks{20};
+
+}  // namespace
 
 SharedState::SharedState(internal::GroupNames names, int size)
     : names_(std::move(names)),
@@ -19,7 +25,8 @@ SharedState::SharedState(internal::GroupNames names, int size)
   members_.reserve(has_joined_.size());
 }
 
-void SharedState::join(const std::shared_ptr<memory::Member>& member, Deadline limit) {
+void SharedState::join(const std::shared_ptr<memory::Member>& member,
+                       internal::Rendezvous& rendezvous) {
   std::unique_lock lock(mutex_);
   const auto rank = static_cast<std::size_t>(member->rank());
   if (has_joined_[rank])
@@ -30,18 +37,22 @@ void SharedState::join(const std::shared_ptr<memory::Member>& member, Deadline l
   members_.push_back(member);
   joined_.notify_all();
   const auto is_complete = [&] { return std::ssize(members_) == size_ || member->is_broken(); };
-  if (limit.is_none())
-    joined_.wait(lock, is_complete);
-  else
-    joined_.wait_until(lock, limit.time(), is_complete);
+  const auto limit = rendezvous.limit();
+  while (!joined_.wait_for(lock, pause_of_looks, is_complete) && !limit.expired()) {
+    lock.unlock();
+    rendezvous.check();
+    lock.lock();
+  }
   if (member->is_broken()) throw Error(member->cause());
   if (std::ssize(members_) == size_) return;
   std::vector<int> absent;
   for (int r = 0; r < size_; ++r)
-    if (!has_joined_[static_cast<std::size_t>(r)]) absent.push_back(r);
-  const auto cause = member->fail(Error(
-      Errc::timeout, fmt::format("group '{}': {} of {} ranks joined; missing: {}", names_.group(),
-                                 members_.size(), size_, internal::list_ranks(absent, names_))));
+    if (!has_joined_[static_cast<std::size_t>(r)]) absent.push_back(names_(r));
+  const auto cause = member->fail(
+      Error(Errc::timeout,
+            fmt::format("group '{}': {} of {} ranks joined; missing: {}", names_.group(),
+                        members_.size(), size_, internal::list_ranks(absent)),
+            {.rank = absent.front(), .missing = absent}));
   joined_.notify_all();
   throw Error(cause);
 }

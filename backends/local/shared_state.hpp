@@ -10,6 +10,7 @@
 
 #include "backend/group_names.hpp"
 #include "backend/mailbox.hpp"
+#include "backend/rendezvous.hpp"
 #include "memory/group_memory.hpp"
 #include "memory/member.hpp"
 
@@ -25,8 +26,8 @@ class SharedState {
   internal::Mailbox& mailbox() noexcept { return mailbox_; }
 
   /// Blocks until all ranks have joined. @throws Error invalid_argument when the rank has joined
-  /// already; timeout when ranks are missing; the cause if the group has broken.
-  void join(const std::shared_ptr<memory::Member>& member, Deadline limit);
+  /// already; timeout when ranks are missing; the cause if the group has broken or a rank gave up.
+  void join(const std::shared_ptr<memory::Member>& member, internal::Rendezvous& rendezvous);
 
  private:
   void break_with(const Error& cause) noexcept;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <string>
@@ -15,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A rank ends its access within microseconds, or when it gets a core again.
+/// A rank ends its access of at most read_piece bytes, or when it gets a core again.
 constexpr std::chrono::nanoseconds longest_access = 10s;
 constexpr std::chrono::nanoseconds longest_stop = 200ms;
 
@@ -39,7 +38,7 @@ std::uint32_t Member::agree(std::uint32_t own) {
   // A peer writes to the same word only after it has seen this rank's next agreement, so after the
   // loads below.
   const auto word = ++agreements_ % 2 != 0 ? &SharedRank::agreed : &SharedRank::agreed_even;
-  const auto begun = agreements_ << 32;
+  const auto begun = agreements_ << agreed_bits;
   publish(mine().*word, begun + own);
   await_all(word, begun);
   auto all = own;

@@ -216,9 +216,8 @@ bool Collective::run_direct() {
   auto way = direct_->agree(base_);
   if (!direct_->in_entry()) member_.advance(1);
   if (way == Direct::Way::reads && !reads_) {
-    auto& reads = member_.reads();
-    if (!reads.is_known()) reads.find(member_, direct_->can_read());
-    if (block_ < reads.bytes()) way = Direct::Way::none;
+    if (!member_.reads().is_known()) find_read_threshold();
+    if (block_ < member_.reads().bytes()) way = Direct::Way::none;
   }
   if (way != Direct::Way::none) {
     if (direct_->run()) return true;
@@ -234,7 +233,7 @@ void Collective::fill_after_entry() {
   base_ = member_.position();
   if (!fills_first())
     fill(0);
-  else if (direct_ && direct_->none_is_complete())
+  else if (direct_ && direct_->none_is_named())
     member_.all_filled(base_);
   else if (direct_)
     member_.filled(base_);
@@ -378,29 +377,24 @@ void Collective::take_exchanged(std::size_t round) {
   }
 }
 
-namespace {
-
-/// Errors of other types break the group before any array is withdrawn.
-void run_one(Member& member, Collective& collective, bool& entered) {
+void Collective::run_whole(bool entered) {
   try {
-    collective.begin();
-    if (!entered) {
-      member.publish_entry(collective.small());
-      collective.prepare();
-      member.await_entries(collective.all_fill_first());
-      entered = true;
-    } else {
-      collective.prepare();
+    try {
+      begin();
+      if (!entered) member_.publish_entry(small());
+      prepare();
+      if (!entered) member_.await_entries(all_fill_first());
+      run();
+    } catch (const Error&) {
+      throw;
+    } catch (...) {  // No memory for a list of ranks. The group breaks before the withdrawal.
+      member_.fail_call(internal::to_error(std::current_exception()));
     }
-    collective.run();
   } catch (const Error&) {
+    if (direct_) direct_->withdraw();
     throw;
-  } catch (...) {  // No memory for a list of ranks.
-    member.fail_call(internal::to_error(std::current_exception()));
   }
 }
-
-}  // namespace
 
 void run_collectives(Member& member, std::span<const Op> ops, const Call& call) {
   member.begin(ops, call);
@@ -417,12 +411,8 @@ void run_collectives(Member& member, std::span<const Op> ops, const Call& call) 
       if (is_point_to_point(op.kind)) continue;
       Collective collective(member, op, !entered,
                             op.kind == Operation::all_to_all ? counts.largest(op) : 0);
-      try {
-        run_one(member, collective, entered);
-      } catch (const Error&) {
-        collective.withdraw();
-        throw;
-      }
+      collective.run_whole(entered);
+      entered = true;
     }
   } catch (const Error&) {
     throw;         // Agreed on by all ranks, or the group is broken.

@@ -33,25 +33,9 @@ class Collective {
   Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows,
              std::optional<bool> reads = {});
 
-  /// The array for the entry; empty if the data needs rounds.
-  std::span<const std::byte> small() const noexcept;
-  /// Fills what this rank can fill before it enters the call.
-  void begin();
-  /// Prepares run(), without data of the peers.
-  void prepare() {
-    if (internal::is_reduction(op_.kind)) reducer_.emplace(op_, size_);
-  }
-  /// True if all ranks fill round 0 before they enter the call.
-  bool all_fill_first() const noexcept {
-    return has_rounds() && !skips_ && !(direct_ && direct_->in_entry());
-  }
-  /// Moves the rest of the data. All ranks have entered the call.
-  /// @throws Error of Member.
-  void run();
-  /// After an error: returns when no peer accesses the arrays of this rank.
-  void withdraw() noexcept {
-    if (direct_) direct_->withdraw();
-  }
+  /// begin(), the entry unless all ranks have entered the call, prepare() and run(). After an error
+  /// no peer accesses the arrays of this rank. @throws Error of Member.
+  void run_whole(bool entered);
 
  private:
   enum class Way : std::uint8_t {
@@ -64,6 +48,18 @@ class Collective {
     std::size_t bytes;
   };
 
+  /// The array for the entry; empty if the data needs rounds.
+  std::span<const std::byte> small() const noexcept;
+  /// Fills what this rank can fill before it enters the call.
+  void begin();
+  /// Prepares run(), without data of the peers.
+  void prepare() {
+    if (internal::is_reduction(op_.kind)) reducer_.emplace(op_, size_);
+  }
+  /// True if all ranks fill round 0 before they enter the call.
+  bool all_fill_first() const noexcept { return has_rounds() && !(direct_ && direct_->in_entry()); }
+  /// Moves the rest of the data. All ranks have entered the call.
+  void run();
   bool has_rounds() const noexcept { return way_ != Way::entry; }
   bool from_root() const noexcept {
     return op_.kind == Operation::broadcast || op_.kind == Operation::scatter;
@@ -71,11 +67,12 @@ class Collective {
   /// True if this rank fills round 0 of the data before the entry: its peers cannot access its
   /// arrays.
   bool fills_first() const noexcept {
-    return !skips_ && (!direct_ || (direct_->in_entry() && !direct_->is_complete()));
+    return !skips_ && (!direct_ || (direct_->in_entry() && !direct_->is_named()));
   }
   void fill(std::size_t round);
   void fill_after_entry();
   bool run_direct();
+  void find_read_threshold();  // calibration.cpp
   void choose(bool in_entry, std::size_t largest_rows);
   void choose_reduction(std::size_t bytes, bool in_entry);
   /// In rounds of at least `least` bytes.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "backend/fingerprint.hpp"
@@ -168,7 +167,7 @@ Direct::Way Direct::agree(std::uint64_t round) {
       member_.fail_corrupt(r, "a block's length");
     complete = complete && is_complete(r);
     readable = readable && is_readable(r);
-    none_is_complete_ = none_is_complete_ && !names_all(r);
+    none_is_named_ = none_is_named_ && !names_all(r);
   }
   if (!in_entry_) member_.taken(round);
   if (!complete && !readable) return Way::none;
@@ -182,27 +181,20 @@ Direct::Way Direct::agree(std::uint64_t round) {
   return way_;
 }
 
-bool Direct::can_read() const noexcept {
+bool Direct::can_read() const {
+  const Access access(member_);
   for (int r = 0; r < size_; ++r) {
     const auto& entry = entries_[static_cast<std::size_t>(r)];
     const int process = member_.process_of(r);
-    for (const auto& array : {entry.in, entry.out}) {
-      std::byte first{};
-      if (process != 0 && array.segment == Location::process && array.offset != 0 &&
-          !read_process(process, &first, reinterpret_cast<const std::byte*>(array.offset), 1))
-        return false;
-    }
+    const auto& array = in_bytes(r) != 0 ? entry.in : entry.out;
+    const bool is_private =
+        array.segment == Location::process && (in_bytes(r) != 0 || out_bytes(r) != 0);
+    std::byte first{};
+    if (process != 0 && is_private &&
+        !read_process(process, &first, reinterpret_cast<const std::byte*>(array.offset), 1))
+      return false;
   }
   return true;
-}
-
-template <typename Visit>
-void Direct::for_each_location(const Visit& visit) const {
-  for (int r = 0; r < size_; ++r) {
-    const auto& entry = entries_[static_cast<std::size_t>(r)];
-    if (in_bytes(r) != 0 && entry.in.segment != Location::process) visit(r, entry.in);
-    if (out_bytes(r) != 0 && way_ == Way::parts) visit(r, entry.out);
-  }
 }
 
 /// All ranks know the same segments, so they agree on new ones at the same time.
@@ -215,23 +207,29 @@ bool Direct::can_access_all() {
   auto& peers = member_.peer_memory();
   peers.begin_call();
   bool refused = false;
-  for_each_location([&](int r, const Location& location) {
+  const auto look_at = [&](int r, const Location& location) {
     const auto state = peers.state(r, location);
     refused = refused || state == PeerMemory::State::refused;
     if (state == PeerMemory::State::unknown) fresh.push_back({r, location});
-  });
+  };
+  for (int r = 0; r < size_; ++r) {
+    const auto& entry = entries_[static_cast<std::size_t>(r)];
+    if (in_bytes(r) != 0 && entry.in.segment != Location::process) look_at(r, entry.in);
+    if (out_bytes(r) != 0 && way_ == Way::parts) look_at(r, entry.out);
+  }
   if (refused || fresh.empty()) return !refused;
   // A bit for each array, and the last bit for all that follow.
   const auto bit_of = [](std::size_t i) {
-    return std::uint32_t{1} << std::min<std::size_t>(i, 31);
+    return std::uint32_t{1} << std::min<std::size_t>(i, Member::agreed_bits - 1);
   };
-  auto mapped = ~std::uint32_t{0};
+  constexpr auto all = (std::uint32_t{1} << Member::agreed_bits) - 1;
+  auto mapped = all;
   for (std::size_t i = 0; i < fresh.size(); ++i)
     if (!peers.map(fresh[i].rank, fresh[i].location)) mapped &= ~bit_of(i);
   mapped = member_.agree(mapped);
   for (std::size_t i = 0; i < fresh.size(); ++i)
     peers.settle(fresh[i].rank, fresh[i].location, (mapped & bit_of(i)) != 0);
-  return mapped == ~std::uint32_t{0};
+  return mapped == all;
 }
 
 std::byte* Direct::locate(int rank, const Location& location, std::size_t bytes) {

@@ -62,13 +62,13 @@ class Direct {
   /// Describes the arrays in a round instead.
   void fill(std::uint64_t round);
   /// True if this rank names every array that its peers need.
-  bool is_complete() const noexcept { return names_all(member_.rank()); }
+  bool is_named() const noexcept { return names_all(member_.rank()); }
   /// After agree(): no rank does.
-  bool none_is_complete() const noexcept { return none_is_complete_; }
+  bool none_is_named() const noexcept { return none_is_named_; }
   /// After the entry or in the round: how all ranks will access the arrays that they need.
   Way agree(std::uint64_t round);
-  /// True if the system lets this rank read the private arrays of its peers.
-  bool can_read() const noexcept;
+  /// True if the system lets this rank read the private arrays of its peers. Reads a byte of each.
+  bool can_read() const;
   /// Moves the data. False on all ranks if some could not read an input; the outputs are undefined
   /// then. @throws Error: the group is broken.
   bool run();
@@ -92,8 +92,6 @@ class Direct {
   bool can_access_all();
   std::byte* locate(int rank, const Location& location, std::size_t bytes);
   template <typename Visit>
-  void for_each_location(const Visit& visit) const;
-  template <typename Visit>
   void for_each_piece(const Visit& visit);
   void copy();
   bool read_blocks();
@@ -106,7 +104,7 @@ class Direct {
   const bool in_entry_;
   const bool reads_;
   Way way_ = Way::none;
-  bool none_is_complete_ = true;
+  bool none_is_named_ = true;
   PerRank<EntryArrays> entries_;
   PerRank<std::byte*> ins_;   // Null: not needed.
   PerRank<std::byte*> outs_;  // Null: not needed.

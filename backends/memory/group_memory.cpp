@@ -13,10 +13,11 @@ std::string record_of(const Error& why) {
   constexpr std::size_t capacity = sizeof SharedCause::record;
   auto record = internal::encode_error(why);
   if (record.size() <= capacity) return record;
-  const auto& where = why.where();
-  Error::Where shorter{.operation = where.operation, .seq = where.seq, .rank = where.rank};
-  if (where.group.size() < capacity / 4) shorter.group = where.group;
-  return internal::encode_error({why.code(), why.message().substr(0, capacity / 2), shorter});
+  auto where = why.where();
+  if (where.group.size() > capacity / 8) where.group.clear();
+  if (where.missing.size() > capacity / 8) where.missing.clear();
+  const auto rest = internal::encode_error({why.code(), "", where}).size();
+  return internal::encode_error({why.code(), why.message().substr(0, capacity - rest), where});
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <utility>
 
 #include <tutti/error.hpp>
 

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 
 #include "backend/record.hpp"
 
@@ -68,7 +67,7 @@ struct SharedRank {
   alignas(cache_line) Number folded;       ///< Rounds whose slice of the result is complete.
   alignas(cache_line) Number taken;        ///< Rounds of which this rank needs nothing any more.
   alignas(cache_line) Number moved;        ///< Direct collectives whose data this rank has moved.
-  alignas(cache_line) Number agreed;       ///< Odd agreements of Member::agree() * 2^32 + the bits.
+  alignas(cache_line) Number agreed;       ///< Odd agreements of Member::agree() and their bits.
   alignas(cache_line) Number agreed_even;  ///< Even ones.
   alignas(cache_line) Number left;         ///< The last entered call that this rank has left, + 1.
   alignas(cache_line) Number described;    ///< The call that `record` describes, + 1.
@@ -99,7 +98,7 @@ struct SharedRing {
 /// The offsets in the segment of a group of `size` ranks.
 class Layout {
  public:
-  static constexpr std::uint32_t version = 7;
+  static constexpr std::uint32_t version = 8;
   static constexpr std::size_t slots = 4;  ///< Of each rank.
   static constexpr std::size_t slot_prefix = sizeof(SlotPrefix);
 

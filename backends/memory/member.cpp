@@ -30,6 +30,7 @@ Member::Member(const BackendInit& init, Membership made)
     : names_(init.name, init.whole),
       rank_(init.rank),
       size_(init.size),
+      checked_(init.checked),
       made_(std::move(made)),
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
@@ -371,8 +372,10 @@ std::optional<Error> Member::failure() noexcept {
     const std::lock_guard lock(mutex_);
     if (cause_) return cause_;
   }
-  if (!is_broken()) return std::nullopt;
-  return cause();
+  if (is_broken()) return cause();
+  if (const int dead = checked_ ? find_dead() : -1; dead >= 0)
+    return fail(dead_error(names_, dead));
+  return std::nullopt;
 }
 
 void Member::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +8,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,7 +23,6 @@
 #include "mapped_memory.hpp"
 #include "membership.hpp"
 #include "peer_memory.hpp"
-#include "reads.hpp"
 
 namespace tutti::backend::memory {
 
@@ -106,7 +103,8 @@ class Member {
   /// Memory that peers can map.
   MappedMemory& memory() const noexcept { return *memory_; }
   PeerMemory& peer_memory() noexcept { return peer_memory_; }
-  /// The bits that all ranks have.
+  /// The bits, of agreed_bits, that all ranks have.
+  static constexpr int agreed_bits = 16;
   std::uint32_t agree(std::uint32_t own);
   /// From now to end_access() this rank may access its peers' arrays. @throws Error if the group is
   /// broken: a peer may have returned from its call.
@@ -130,7 +128,7 @@ class Member {
     const auto r = static_cast<std::size_t>(rank);
     return made_.processes[r].is_open() ? made_.ids[r] : 0;
   }
-  ReadThreshold& reads() noexcept { return reads_; }
+  ReadThreshold& reads() noexcept { return made_.reads; }
   /// The group is broken. Waits until no peer accesses arrays. False if a process still may,
   /// because it has stopped.
   bool await_no_access() noexcept;
@@ -168,7 +166,7 @@ class Member {
   /// Leaves the group: peers that need this rank fail.
   void leave() noexcept;
   bool has_left(int rank) const noexcept {
-    // Acquires: the last words of the rank are visible then.
+    // Acquires: everything that the rank wrote before it left is visible then.
     return of(rank).gone.load(std::memory_order_acquire) != 0;
   }
   /// A rank whose process died without leaving; -1: none.
@@ -231,13 +229,13 @@ class Member {
   const internal::GroupNames names_;
   const int rank_;
   const int size_;
+  const bool checked_;  // BackendInit::checked.
   Membership made_;
   internal::Polling polling_;
   std::vector<pollfd> processes_;
   const bool in_one_process_;
   const std::shared_ptr<MappedMemory> memory_ = MappedMemory::of_process();
   PeerMemory peer_memory_;
-  ReadThreshold reads_;
   std::uint64_t agreements_ = 0;
   std::uint64_t moved_ = 0;
 
@@ -250,8 +248,8 @@ class Member {
   std::uint64_t position_ = 0;
   int last_root_ = 0;
   std::uint64_t last_first_ = 0;    // Of the last operation whose slots only that rank filled.
-  std::uint64_t known_filled_ = 0;  // All ranks have filled the rounds below,
-  std::uint64_t known_taken_ = 0;   // and taken these.
+  std::uint64_t known_filled_ = 0;  // All ranks have filled every round below this.
+  std::uint64_t known_taken_ = 0;   // All ranks have taken every round below this.
   std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.
   std::uint32_t seen_refusals_ = 0;
 

@@ -3,15 +3,19 @@
 #include <cstddef>
 #include <vector>
 
+#include "backend/waiting.hpp"
 #include "descriptor.hpp"
 #include "group_memory.hpp"
+#include "reads.hpp"
 
 namespace tutti::backend::memory {
 
 /// A rank's part in a group.
 struct Membership {
-  explicit Membership(int size) noexcept : memory(size) {}
+  /// @throws Error invalid_argument for variables of the environment: before other ranks join.
+  explicit Membership(int size) : memory(size) { (void)internal::Polling::pauses_in_a_row(); }
 
+  ReadThreshold reads{};
   GroupMemory memory;
   std::vector<Descriptor> processes{};  ///< By rank; not open for ranks of this process.
   std::vector<int> ids{};               ///< Of the processes, by rank.

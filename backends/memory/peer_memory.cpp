@@ -45,8 +45,9 @@ std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Lo
                           label.magic == SegmentLabel::word;
   if (!is_segment || label.process != static_cast<std::uint64_t>(id) ||
       label.segment != location.segment)
-    throw Error(Errc::backend, fmt::format("descriptor {} of process {} is not its segment {}",
-                                           location.file, id, location.segment));
+    throw Error(Errc::backend,
+                fmt::format("descriptor {} of process {} no longer refers to segment {}",
+                            location.file, id, location.segment));
   return Segment::map(file, static_cast<std::size_t>(status.st_size), Segment::Use::arrays);
 }
 

@@ -3,11 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
-namespace tutti::backend::memory {
+#include "thresholds.hpp"
 
-class Member;
+namespace tutti::backend::memory {
 
 /// Copies from the memory of another process. False if the system does not permit it, or if the
 /// memory is not there.
@@ -15,7 +16,7 @@ bool read_process(int process, std::byte* to, const std::byte* from, std::size_t
 
 /// The bytes of a block from which ranks read private arrays in the memory of their peers'
 /// processes, instead of copying them through slots. A test in the first call that could use it
-/// decides, for all ranks alike.
+/// decides, for all ranks alike (calibration.cpp).
 class ReadThreshold {
  public:
   static constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
@@ -23,22 +24,26 @@ class ReadThreshold {
   /// @throws Error invalid_argument if TUTTI_SHM_READS is neither 0 nor 1.
   ReadThreshold();
 
+  /// TUTTI_SHM_READS, if it is set.
+  std::optional<bool> wanted() const noexcept { return wanted_; }
   bool is_known() const noexcept { return known_; }
   /// Before it is known: of the smallest block that begins the test. Equal on all ranks.
   std::size_t bytes() const noexcept { return bytes_; }
-  /// Finds the number, in a call of all ranks. `able`: this rank can read the memory of its peers.
-  /// @throws Error of Member.
-  void find(Member& member, bool able);
+  /// Has no effect on the number after give_up().
+  void set(std::size_t bytes) noexcept {
+    known_ = true;
+    if (bytes_ != never) bytes_ = bytes;
+  }
   /// On all ranks: the memory of an array could not be read.
   void give_up() noexcept { bytes_ = never; }
 
  private:
+  std::optional<bool> wanted_;
   bool known_ = false;
-  const std::int64_t permitted_;
-  std::size_t bytes_;
+  std::size_t bytes_ = tested_reads[0];
 };
 
-/// How long a read takes here, for `tutti info`.
+/// The times of a read and of two copies here, for `tutti info`.
 std::string describe_reads();
 
 }  // namespace tutti::backend::memory

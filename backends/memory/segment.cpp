@@ -17,7 +17,6 @@
 #include <mutex>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 

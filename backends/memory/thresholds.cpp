@@ -1,7 +1,6 @@
 #include "thresholds.hpp"
 
 #include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -116,9 +116,7 @@ ncclUniqueId Connection::exchange_id() {
 }
 
 Error Connection::give_up(const Error& mine) noexcept {
-  const int rank = mine.where().rank >= 0 ? mine.where().rank : init_.rank;
-  const Error cause =
-      rendezvous_.give_up(Error(mine.code(), mine.message(), {.group = init_.name, .rank = rank}));
+  const Error cause = rendezvous_.give_up(mine);
   (void)abort_all({communicator_});
   return cause;
 }

@@ -1,7 +1,6 @@
 #include "ops.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 

@@ -176,9 +176,8 @@ bool Messages::receive_from(int from) {
 /// Wakes the thread of a peer, in one of whose rings this rank has moved an end.
 void Messages::wake(int rank) noexcept {
   auto& bell = member_->message_bell(rank);
-  // The stores of an end of a ring and of `sleeps`, and the loads of the other word that follow
-  // them, are sequentially consistent: either the peer sees the end, or this rank sees that it
-  // sleeps.
+  // Both sides store their own word, then load the peer's, all sequentially consistent. So either
+  // the peer sees the new end of the ring, or this rank sees that the peer sleeps.
   if (bell.sleeps.load(std::memory_order_seq_cst) != 0) Member::ring_bell(bell);
 }
 

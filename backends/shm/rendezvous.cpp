@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -22,7 +21,6 @@
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
 #include "values/current_error.hpp"
-#include "values/error_record.hpp"
 #include "values/fail.hpp"
 #include "values/host_identity.hpp"
 
@@ -41,7 +39,6 @@ struct PeerInfo {
   std::int32_t process = 0;
   internal::Cores cores;
   std::string address{};  ///< Rank 0: its socket's.
-  std::string error{};    ///< Rank 0: why there is no shared memory, of encode_error().
 };
 
 Bytes encode(const PeerInfo& info) {
@@ -50,7 +47,7 @@ Bytes encode(const PeerInfo& info) {
   out.text(info.host.boot).text(info.host.network).text(info.host.processes).text(info.host.users);
   out.text(info.host.user).i32(info.process);
   write(out, info.cores);
-  out.text(info.address).text(info.error);
+  out.text(info.address);
   return out.take();
 }
 
@@ -69,7 +66,6 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   info.process = in.i32();
   info.cores = internal::read_cores(in);
   info.address = in.text();
-  info.error = in.text();
   in.end();
   return info;
 }
@@ -84,7 +80,6 @@ class Assembly {
       exchange_infos();
     });
     check_hosts();  // All ranks find the same here.
-    if (!infos_[0].error.empty()) throw Error(internal::decode_error(infos_[0].error));
     attempt([&] {
       open_processes();
       if (init_.rank == 0)
@@ -142,16 +137,12 @@ class Assembly {
   // --- Finding the other ranks ---
 
   void make_segment() {
-    try {
-      if (init_.size > 1) listener_ = listen_anywhere(init_.size, mine_.address);
-      const auto bytes = made_.memory.layout().bytes();
-      // Some MiB; the figures of available memory may leave out what the kernel would free.
-      file_ = make_file(bytes, {.available = {}});
-      use(Segment::map(file_, bytes));
-      made_.memory.construct();
-    } catch (const Error& error) {
-      mine_.error = internal::encode_error({error.code(), error.message(), {.rank = 0}});
-    }
+    if (init_.size > 1) listener_ = listen_anywhere(init_.size, mine_.address);
+    const auto bytes = made_.memory.layout().bytes();
+    // Some MiB; the figures of available memory may leave out what the kernel would free.
+    file_ = make_file(bytes, {.available = {}});
+    use(Segment::map(file_, bytes));
+    made_.memory.construct();
   }
 
   void use(const std::shared_ptr<Segment>& segment) {
@@ -179,9 +170,9 @@ class Assembly {
       if (const auto differs = internal::difference(infos_[0].host, infos_[r].host);
           !differs.empty())
         internal::failf(Errc::unsupported,
-                        "group '{}': the backend shm needs all ranks on one host, but ranks 0 and "
+                        "group '{}': the backend shm needs all ranks on one host, but ranks {} and "
                         "{} differ in {}; choose gloo",
-                        init_.name, r, differs);
+                        names_.group(), names_(0), names_(static_cast<int>(r)), differs);
   }
 
   /// Before this rank joins: until then its peers wait for it, so the numbers are still theirs.
@@ -194,8 +185,8 @@ class Assembly {
         if (!process.is_open() && errno == ESRCH)
           throw Error(dead_error(names_, static_cast<int>(r)));
         if (!process.is_open())
-          internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}", r,
-                          std::strerror(errno));
+          internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}",
+                          names_(static_cast<int>(r)), std::strerror(errno));
       }
       watched_.push_back({process.get(), POLLIN, 0});
     }
@@ -218,11 +209,12 @@ class Assembly {
   Error late() const {
     std::vector<int> missing;
     for (int r = 0; r < init_.size; ++r)
-      if (made_.memory.of(r).joined.load(std::memory_order_relaxed) == 0) missing.push_back(r);
+      if (made_.memory.of(r).joined.load(std::memory_order_relaxed) == 0)
+        missing.push_back(names_(r));
     return {Errc::timeout,
             fmt::format("group '{}': {} of {} ranks have mapped the shared memory before the "
                         "deadline; missing: {}",
-                        init_.name, init_.size - std::ssize(missing), init_.size,
+                        names_.group(), init_.size - std::ssize(missing), init_.size,
                         internal::list_ranks(missing)),
             {.rank = missing.empty() ? -1 : missing.front(), .missing = missing}};
   }
@@ -259,24 +251,26 @@ class Assembly {
     const auto not_passed = [&] {
       return Error(
           Errc::timeout,
-          fmt::format("group '{}': rank 0 did not pass the shared memory before the deadline",
-                      init_.name),
-          {.rank = 0});
+          fmt::format("group '{}': rank {} did not pass the shared memory before the deadline",
+                      names_.group(), names_(0)),
+          {.rank = names_(0)});
     };
     for (Descriptor file; !file.is_open();) {
       look(not_passed);
       auto socket = connect_to(infos_[0].address);
       if (!socket) {
         rendezvous_.check();
-        throw Error(Errc::peer_lost, "rank 0 does not wait for the other ranks any more",
-                    {.rank = 0});
+        throw Error(Errc::peer_lost,
+                    fmt::format("rank {} does not wait for the other ranks any more", names_(0)),
+                    {.rank = names_(0)});
       }
       if (!socket->is_open()) {  // Many connections wait.
         std::this_thread::sleep_for(1ms);
         continue;
       }
       if (!is_process(*socket, infos_[0].process, infos_[0].host.user))
-        internal::failf(Errc::backend, "shm: the process that listens for rank 0 is not rank 0");
+        internal::failf(Errc::backend, "shm: the process that listens for rank {} is another one",
+                        names_(0));
       for (pollfd event{socket->get(), POLLIN, 0}; event.revents == 0;) {
         look(not_passed);
         (void)::poll(&event, 1, pause());

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include <fmt/format.h>
 

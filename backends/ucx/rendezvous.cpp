@@ -93,7 +93,7 @@ class Connector {
     const auto infos = rendezvous_.exchange("ucx/address", encode(own));
     std::vector<PeerInfo> peers;
     for (int r = 0; r < init_.size; ++r)
-      peers.push_back(decode(infos[static_cast<std::size_t>(r)], r));
+      peers.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
     if (!transports_.report_ends) check_one_host(peers);
     std::vector<internal::Cores> here;
     for (const auto& peer : peers)
@@ -116,7 +116,7 @@ class Connector {
         internal::failf(Errc::unsupported,
                         "group '{}': ucx:shm needs all ranks on one host and in one process "
                         "namespace; ranks {} and {} are not",
-                        init_.name, init_.rank, r);
+                        names_.group(), names_(init_.rank), names_(r));
     }
   }
 
@@ -151,21 +151,22 @@ class Connector {
       rendezvous_.check();
       if (outcome != Worker::Outcome::late)
         internal::failf(
-            Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}", init_.name,
-            init_.rank, request.peer,
+            Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}", names_.group(),
+            names_(init_.rank), names_(request.peer),
             request.ended ? ucx_api().status_string(request.status) : "the connection ended");
       if (last)
         throw Error(
             Errc::timeout,
             fmt::format("group '{}': rank {} got no answer from rank {} before the deadline",
-                        init_.name, init_.rank, request.peer),
-            {.rank = request.peer});
+                        names_.group(), names_(init_.rank), names_(request.peer)),
+            {.rank = names_(request.peer)});
     }
   }
 
   const BackendInit& init_;
   const Transports& transports_;
   internal::Rendezvous rendezvous_{init_};
+  const internal::GroupNames& names_ = rendezvous_.names();
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <ucs/debug/debug.h>
 #include <ucs/debug/log_def.h>
 
-#include <string>
 #include <string_view>
 
 #include <tutti/error.hpp>

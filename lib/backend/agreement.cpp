@@ -196,7 +196,7 @@ std::optional<Error> Agreement::cause(const Status& mine) noexcept {
     const auto held = peek(*failures_, failed);
     if (!held) return std::nullopt;
     if (!is_claim(to_text(*held))) return decode_error(to_text(*held));
-    publish_status(mine);
+    if (!mine.call.empty()) publish_status(mine);  // Another thread may have published its own.
   } catch (...) {
   }
   return std::nullopt;

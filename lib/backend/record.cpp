@@ -1,7 +1,6 @@
 #include "backend/record.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include <fmt/format.h>

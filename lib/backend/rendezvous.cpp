@@ -84,7 +84,7 @@ std::vector<std::string> Rendezvous::exchange(std::string_view what, std::string
 Error Rendezvous::late(std::string_view what) const {
   std::vector<int> missing;
   for (int r = 0; r < size_; ++r)
-    if (!store_->try_get(fmt::format("{}/{}", what, r))) missing.push_back(names_(r));
+    if (!peek(*store_, fmt::format("{}/{}", what, r))) missing.push_back(names_(r));
   return {Errc::timeout,
           fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}",
                       names_.group(), size_ - std::ssize(missing), size_, list_ranks(missing)),
@@ -112,15 +112,17 @@ bool Rendezvous::answers() const {
 Error Rendezvous::give_up(const Error& why) noexcept {
   try {
     if (size_ == 1) return why;
+    auto where = why.where();
+    if (where.rank < 0 && why.code() != Errc::timeout) where.rank = names_(rank_);
+    const Error own(why.code(), why.message(), where);
+    if (!answers()) return own;
     const Error told(why.code(),
                      fmt::format("rank {} could not make group '{}': {}", names_(rank_),
                                  names_.group(), why.message()),
-                     {.rank = why.where().rank < 0 ? names_(rank_) : why.where().rank,
-                      .missing = why.where().missing});
-    if (!answers()) return why;
+                     {.rank = where.rank, .missing = where.missing});
     const auto mine = to_bytes(encode_error(told));
     const auto held = failures_->compare_set(failed, {}, mine);
-    return held == mine ? why : decode_error(to_text(held));
+    return held == mine ? own : decode_error(to_text(held));
   } catch (...) {  // Without the store the others wait until their deadline.
     return why;
   }

@@ -26,6 +26,7 @@ class Rendezvous {
   /// The group's store, whose keys no other group uses.
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
   Deadline limit() const noexcept { return limit_; }
+  const GroupNames& names() const noexcept { return names_; }
 
   void publish(std::string_view key, std::span<const std::byte> value);
   /// Publishes a value, unless a rank has done so before. Returns the value that all ranks get.
@@ -90,7 +91,7 @@ Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono:
     } catch (const Error& error) {
       if (error.code() != Errc::timeout) throw;
       look();
-      if (auto bytes = store.try_get(key)) return *std::move(bytes);
+      if (auto bytes = peek(store, key)) return *std::move(bytes);
       if (last) throw;
     }
   }

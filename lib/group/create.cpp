@@ -70,7 +70,8 @@ class Generation {
       if (error && !peek(*keys_, made_with)) return;  // A write would wait for the store's timeout.
       const auto next = std::to_string(number_ + 1);
       if (of_all)
-        (void)store_->compare_set(all, to_bytes(held_), to_bytes(next));
+        for (auto held = held_; to_number(held) <= number_;)
+          held = to_text(store_->compare_set(all, to_bytes(held), to_bytes(next)));
       else
         store_->set(own_, next);
     } catch (...) {  // The store failed too.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -17,12 +18,14 @@ constexpr bool breaks_group(Errc code) noexcept {
 }
 
 /// The error of a call on a group that broke earlier; its text has the cause. Returns `cause`
-/// itself if it is such an error.
-inline Error broken(const Error& cause) {
-  if (cause.where().earlier) return cause;
+/// itself if it is such an error. `group`: the call's; the numbers of another one are not its own.
+inline Error broken(const Error& cause, std::string_view group = {}) {
+  const auto& where = cause.where();
+  if (where.earlier) return cause;
+  const bool other = !group.empty() && !where.group.empty() && where.group != group;
   return {Errc::aborted,
           fmt::format("the group is broken, make a new one; first cause: {}", cause.what()),
-          {.rank = cause.where().rank, .earlier = true}};
+          {.rank = other ? -1 : where.rank, .earlier = true}};
 }
 
 /// The error of a call that ended because its group broke: the cause itself if the cause belongs to
@@ -32,7 +35,7 @@ inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   const auto& where = cause.where();
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
                    where.operation == call.operation;
-  return own || cause.code() == Errc::aborted ? cause : broken(cause);
+  return own || cause.code() == Errc::aborted ? cause : broken(cause, call.group);
 }
 
 /// The text of an all_to_all whose counts differ between two ranks.

@@ -2,6 +2,7 @@
 // the bytes that cross between hosts.
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -69,6 +70,23 @@ TEST(HierProcesses, AKilledRankEndsTheCallsOnEveryHost) {
       expect_error(Errc::aborted, {"first cause"}, [&] { group.barrier(); });
       return std::string();
     });
+}
+
+TEST(HierProcesses, ARankThatCannotMakeItsHostsPartIsNamed) {
+  on_processes({.size = 4}, [](RankProcess& rank) {
+    ::setenv("TUTTI_HOSTS", "a,a,b,b", 1);
+    if (rank.rank() == 2) {  // It makes the shared memory of host b.
+      ::signal(SIGXFSZ, SIG_IGN);
+      const rlimit small{1 << 16, 1 << 16};
+      ::setrlimit(RLIMIT_FSIZE, &small);
+    }
+    auto options = rank.options("limited");
+    options.backend = "hier:shm+gloo";
+    const auto error = expect_error(Errc::resource_exhausted, {"shared memory"},
+                                    [&] { (void)ProcessGroup::create(options); });
+    EXPECT_EQ(error.where().rank, 2) << error.what();
+    return std::string();
+  });
 }
 
 TEST(HierProcesses, AStoppedRankIsNamedOnEveryHost) {

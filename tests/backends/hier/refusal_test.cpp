@@ -5,8 +5,6 @@
 #include <array>
 #include <chrono>
 #include <functional>
-#include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -10,8 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <iostream>
@@ -473,6 +471,15 @@ TEST(ShmCreation, LeavesTheKeysOfItsRanks) {
             (std::set<std::string>{"world/groups", "world/0/made_with", "world/0/shm/rank/0",
                                    "world/0/shm/rank/1", "world/1/made_with", "world/1/shm/rank/0",
                                    "world/1/shm/rank/1"}));
+}
+
+TEST(ShmCreation, AWrongVariableOnOneRankEndsItOnAll) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    if (rank.last()) ::setenv("TUTTI_SHM_READS", "often", 1);
+    expect_error(Errc::invalid_argument, {"TUTTI_SHM_READS"},
+                 [&] { (void)ProcessGroup::create(options_of(rank, "wrong")); });
+    return std::string();
+  });
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -36,6 +35,7 @@ using memory::MappedMemory;
 
 /// Whether the ranks of this process read private arrays of their peers.
 void set_reads(bool permitted) {
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // Where Yama restricts it.
   ::setenv("TUTTI_SHM_READS", permitted ? "1" : "0", 1);
 }
 
@@ -350,6 +350,27 @@ TEST(ShmDirect, ReadsPrivateInputsOfOtherProcesses) {
   });
 }
 
+TEST(ShmDirect, ATestDecidesAlikeForThreadsAndProcesses) {
+  on_processes({.size = 2}, [](RankProcess& process) {
+    ::unsetenv("TUTTI_SHM_READS");
+    const auto store = make_prefix_store(process.options("decide").store, "decide");
+    const auto body = [&](int rank) {
+      const auto member = make_member(store, rank, 3);
+      std::uint64_t calls = 0;
+      for (const auto kind : reading_kinds) run_and_check(*member, calls, kind, 300'000, {});
+      EXPECT_TRUE(member->reads().is_known());
+      const auto bytes = std::to_string(member->reads().bytes());
+      if (rank == 0) process.store().set("bytes", bytes);
+      EXPECT_EQ(process.store().get_text("bytes", Deadline::after(10s)), bytes);
+    };
+    std::thread second;  // Not on_threads(), whose threads a forked process does not have.
+    if (!process.last()) second = std::thread([&] { body(1); });
+    body(process.last() ? 2 : 0);
+    if (second.joinable()) second.join();
+    return std::string();
+  });
+}
+
 TEST(ShmDirect, EveryOrderOfCallsIsRight) {
   for (const int size : {2, 3})
     for (const bool reads : {false, true})
@@ -424,7 +445,8 @@ TEST(ShmDirect, ALocationThatIsNotPossibleBreaksTheGroup) {
       const memory::EntryArrays entry{.in = place, .out = place};
       member->begin(ops, call);
       member->enter(std::as_bytes(std::span(&entry, 1)), false);
-      (void)member->agree(~std::uint32_t{0});  // Each has mapped the other's segment.
+      (void)member->agree((1U << memory::Member::agreed_bits) -
+                          1);  // Each has mapped the other's segment.
       rank.barrier();
       EXPECT_EQ(member->failure()->code(), Errc::backend);
       return std::string();

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <iostream>
 #include <limits>
 #include <new>
@@ -63,7 +62,7 @@ void report(const std::string& what, std::vector<double> milliseconds) {
 }
 
 /// Kills a rank of three, each in turn, at a random moment.
-void expect_survivors(What what, std::size_t bytes, int runs) {
+void expect_survivors(What what, std::size_t bytes, int runs, bool checked = false) {
   std::vector<double> after;
   for (int run = 0; run < runs; ++run) {
     const int victim = run % 3;
@@ -72,7 +71,9 @@ void expect_survivors(What what, std::size_t bytes, int runs) {
       const Held before;
       double took = 0;
       {
-        auto group = ProcessGroup::create(options_of(rank, "mortal"));
+        auto mortal = options_of(rank, "mortal");
+        mortal.checked = checked;
+        auto group = ProcessGroup::create(mortal);
         group.barrier();
         rank.barrier();
         if (rank.rank() == victim) {
@@ -113,6 +114,7 @@ TEST(ShmFailure, AKilledPeerEndsTheCallsOfAllSurvivors) {
   expect_survivors(What::all_reduce, std::size_t{8} << 20, 3);
   expect_survivors(What::broadcast, std::size_t{1} << 20, 3);
   expect_survivors(What::barrier, 8, 3);
+  expect_survivors(What::barrier, 8, 3, true);
   expect_survivors(What::message, std::size_t{1} << 20, 3);
 }
 

@@ -1,7 +1,6 @@
 #include <tutti/backend/host_backend.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>

@@ -1,7 +1,6 @@
 #include "values/bytes.hpp"
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>

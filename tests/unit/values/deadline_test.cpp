@@ -1,7 +1,6 @@
 #include <tutti/deadline.hpp>
 
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <thread>

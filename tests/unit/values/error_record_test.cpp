@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "values/group_errors.hpp"
 
 namespace {
 
@@ -49,6 +50,14 @@ TEST(ErrorRecord, OtherBytesAreAnError) {
   unknown[0] = 11;
   tutti::test::expect_error(Errc::backend, {"code 11", "0 to 10"},
                             [&] { (void)decode_error(unknown); });
+}
+
+// Its rank is a number of that group.
+TEST(GroupErrors, TheCauseOfAnotherGroupNamesNoRankOfTheCalls) {
+  const Error cause(Errc::timeout, "late", {.group = "world/0.1", .rank = 1});
+  using tutti::internal::ended_by;
+  EXPECT_EQ(ended_by(cause, {.group = "world"}).where().rank, -1);
+  EXPECT_EQ(ended_by(cause, {.group = "world/0.1"}).where().rank, 1);
 }
 
 }  // namespace
