@@ -5,7 +5,6 @@
 #include <span>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <tutti/gather.hpp>
 #include <tutti/grad_scale.hpp>
@@ -23,8 +22,8 @@
 // without a gradient (Error invalid_argument). The gradients of min, max, prod, premul_sum, and
 // of avg where the backward is not a reduction, are computed element by element and need host
 // memory; on a device the forwards of these operations throw Error unsupported. A group of one rank
-// makes the same calls. Results are in the group's memory, or in the memory of the forward's
-// options.
+// makes the same calls. Results are in options.memory, or else in that of the forward's options,
+// or else in the group's memory.
 
 namespace tutti {
 
@@ -61,35 +60,34 @@ struct Differentiable {
   Backward back;
 };
 struct DifferentiableRows : Differentiable {
-  RowLayout layout;  ///< The row counts; on every rank.
+  RowLayout layout;  ///< The row counts of the value, or of root's.
 };
 
 /// Value [sum n_r, ...], the rows of all ranks. Backward: a reduce_scatter of rows for `scale` sum
 /// and mean; for local_slice it sends nothing.
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                                   GradScale scale, const GatherOptions& options = {});
+                                   GradScale scale, const RowLayout& layout = {},
+                                   const CallOptions& options = {});
 /// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                                   const ResultOptions& options = {});
-struct DifferentiableExchange : Differentiable {
-  std::vector<std::int64_t> recv_rows;  ///< The number of rows from each rank.
-};
-/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]. Without row
-/// counts each block has 1 / W of the rows of `in`. With send_rows alone the ranks exchange them
-/// first, as all_to_all_rows() of gather.hpp. Backward: one all_to_all with the counts swapped.
-DifferentiableExchange all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
-                                       Rows send_rows = {}, Rows recv_rows = {},
-                                       const ResultOptions& options = {});
+                                   const CallOptions& options = {});
+/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]; its layout has
+/// the number of rows from each rank. Without row counts each block has 1 / W of the rows of `in`.
+/// With send_rows alone the ranks exchange them first, as all_to_all_rows() of gather.hpp.
+/// Backward: one all_to_all with the counts swapped.
+DifferentiableRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
+                                   Rows send_rows = {}, Rows recv_rows = {},
+                                   const CallOptions& options = {});
 
-/// `op` is sum, avg, premul_sum, min, max or product. For min and max, ranks that tie share the
-/// gradient equally; all ranks with a NaN tie. The gradient of product is correct where factors are
+/// `op` is sum, avg, premul_sum, min, max or prod. For min and max, ranks that tie share the
+/// gradient equally; all ranks with a NaN tie. The gradient of prod is correct where factors are
 /// zero. On the wire: one all_reduce each way. The forward of min and max makes a second
-/// all_reduce, of i32; the forward of product makes an all_gather instead.
+/// all_reduce, of i32; the forward of prod makes an all_gather instead.
 Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in,
                           ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 /// For each element, the product over all other ranks (1 in a group of one): the derivative of
-/// all_reduce(product). On the wire: an all_gather each way.
+/// all_reduce(prod). On the wire: an all_gather each way.
 Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
                                  const CallOptions& options = {});
 
@@ -103,11 +101,11 @@ Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int roo
                          const CallOptions& options = {});
 /// Value [sum n_r, ...] on root, [0] elsewhere. Backward: a scatter.
 DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                               const GatherOptions& options = {});
+                               const RowLayout& layout = {}, const CallOptions& options = {});
 /// The forward is tutti::scatter_rows. The gradient of `whole` is [0] on ranks other than root.
 /// Backward: tutti::gather_rows, with its exchange of layouts.
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout& layout, int root, const ResultOptions& options = {});
+                            const RowLayout& layout, int root, const CallOptions& options = {});
 
 /// Value [0]. Backward: receives the gradient, with the same tag. Call backwards in the reverse
 /// order of the forwards; otherwise ranks wait for each other. A group of one rank sends to itself.

@@ -9,6 +9,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+class Memory;
+
 /// Options of one call. A value type; borrows `name` until the function returns.
 struct CallOptions {
   Stream stream{};  ///< The stream that produced the inputs and will use the outputs.
@@ -28,6 +30,9 @@ struct CallOptions {
   /// not reduce.
   bool integer_avg = false;
   std::string_view name{};  ///< Compared between ranks and shown in errors and traces.
+  /// Memory of the arrays that the call returns, which it outlives; null: the group's. Ignored by
+  /// calls that return none.
+  Memory* memory = nullptr;
 };
 
 }  // namespace tutti

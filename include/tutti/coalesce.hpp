@@ -30,8 +30,9 @@ class Coalesce {
   Coalesce& operator=(const Coalesce&) = delete;
   ~Coalesce();
 
-  /// Takes the Work of a collected call, which ends with the launch.
-  void add(Work) noexcept {}
+  /// Takes the Work of a collected call, which ends with the launch. @throws Error invalid_argument
+  /// for another Work, whose group it aborts unless the call has ended.
+  void add(Work collected);
   /// Sends the collected calls and returns one Work for all. Call it once.
   Work launch();
 

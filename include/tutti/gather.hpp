@@ -18,23 +18,11 @@
 // usable. With a layout, ProcessGroup's comparisons apply. A call that is invalid on one rank is an
 // error on all. Exception: if small rows travel with the sizes and a rank cannot allocate its
 // result, only that rank gets an error. docs/gathering.md.
+//
+// `layout`: the result of exchange_rows(), equal on all ranks. Where it may be left out ({}), the
+// call exchanges the row counts; with a layout, ranks compare only what ProcessGroup compares.
 
 namespace [[gnu::visibility("default")]] tutti {
-
-/// Options of gathers that use a given layout or exchange the row counts. A value type.
-struct GatherOptions {
-  /// The result of exchange_rows(); null: the call exchanges the row counts. With a layout, ranks
-  /// compare only what ProcessGroup compares. Borrowed until the function returns.
-  const RowLayout* layout = nullptr;
-  Memory* memory = nullptr;  ///< Memory of results; null: the group's. Outlives the results.
-  CallOptions call{};
-};
-
-/// Options of functions that take the layout as an argument, or need none.
-struct ResultOptions {
-  Memory* memory = nullptr;  ///< Memory of results; null: the group's. Outlives the results.
-  CallOptions call{};
-};
 
 struct GatheredRows {
   Tensor data;  ///< [sum n_r, ...] in rank order, without padding.
@@ -51,7 +39,7 @@ struct GatheredRows {
 /// (total - n_r) rows per rank.
 /// @throws Error invalid_argument when the layout contradicts local.
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                             const GatherOptions& options = {});
+                             const RowLayout& layout = {}, const CallOptions& options = {});
 
 struct GatheredArrays {
   std::vector<Tensor> data;  ///< [sum n_r, ...] of each array.
@@ -60,7 +48,7 @@ struct GatheredArrays {
 /// Gathers several arrays with equal row counts: one exchange of sizes for all, or one message if
 /// the arrays are small.
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
-                               const GatherOptions& options = {});
+                               const RowLayout& layout = {}, const CallOptions& options = {});
 
 /// Gathers into `out` [sum n_r, ...]. `local` may be this rank's rows of out.
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
@@ -74,11 +62,11 @@ struct PaddedRows {
 /// 0.5 for integers. On the wire: as all_gather_rows if the rows are 64 KiB or less on every rank;
 /// otherwise, and with a layout, (W - 1) max n rows per rank.
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
-                             const GatherOptions& options = {});
+                             const RowLayout& layout = {}, const CallOptions& options = {});
 
 /// all_gather_rows() with data on `root` only ([0] on other ranks) and the layout on every rank.
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                         const GatherOptions& options = {});
+                         const RowLayout& layout = {}, const CallOptions& options = {});
 
 /// Reverse of gather_rows(): rank r gets rows [offset(r), offset(r + 1)) of root's `whole`.
 ///
@@ -87,36 +75,33 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int 
 ///                row shape; then a scatter follows.
 /// @return [n_rank, ...].
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                    int root, const ResultOptions& options = {});
+                    int root, const CallOptions& options = {});
 
 /// Reduces `whole` [sum n_r, ...] over ranks with `op` and returns this rank's rows [n_rank, ...]:
 /// the transpose of all_gather_rows. The layout is the same everywhere. On the wire: total - own
 /// rows.
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                            const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                           const ResultOptions& options = {});
+                           const CallOptions& options = {});
 
-struct ReceivedRows {
-  Tensor data;                     ///< [sum rows, ...] in rank order.
-  std::vector<std::int64_t> rows;  ///< The number of rows from each rank.
-};
 /// Sends block j of `in` [sum send_rows, ...] to rank j; no rank knows beforehand how many rows it
 /// receives, as in a mixture of experts. A 0-dimensional array is one row.
 ///
-/// @param send_rows  a list with an entry per rank, or one number for all; without it each block
-/// has
-///                   1 / W of the rows. With counts known on both sides: ProcessGroup::all_to_all.
-/// On the wire: from each rank to each peer 40 bytes, the function's name, the words for dtype and
-/// row shape, and 8 W bytes of counts (2880 bytes on a device if that is more); then each row once.
-/// @throws Error invalid_argument on every rank when the counts of one are negative or not the rows
-///         of its `in`.
-ReceivedRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
-                             const ResultOptions& options = {});
+/// @param send_rows  the rows of each block; if not given, 1 / W of the rows of `in` each. If both
+///                   sides know the counts, ProcessGroup::all_to_all saves their exchange.
+/// @return the rows for this rank, in rank order, and their numbers. Passed as send_rows of another
+///         call, `layout` sends the rows back.
+/// On the wire: from each rank to each peer about 100 bytes and 8 W bytes of counts (on a device
+/// 2880 bytes, then the counts); then each row once.
+/// @throws Error invalid_argument when this rank's counts are negative or not the rows of its `in`;
+///         mismatch then on the other ranks.
+GatheredRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows = {},
+                             const CallOptions& options = {});
 
 /// One array from each rank, in rank order. The dimensions may differ between ranks; their number
 /// and the dtype may not. 0-dimensional and empty arrays are allowed.
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
-                                       const ResultOptions& options = {});
+                                       const CallOptions& options = {});
 
 /// One string of bytes from each rank, of any length (MPI_Allgatherv of bytes).
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
@@ -129,19 +114,22 @@ void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
                      const CallOptions& options = {});
 
 /// Async forms: the function may return before the rows have arrived. Without a layout it waits for
-/// the group's earlier calls and the exchange of sizes, in which small rows are inlined. `local`,
-/// `in` and `whole` must live until get() or the destructor has returned. Refusals and mismatches
-/// are thrown here, later errors by get(). Several may be pending at a time.
+/// the group's earlier calls and the exchange of sizes, in which gathers inline small rows.
+/// `local`, `in` and `whole` must live until get() or the destructor has returned. Refusals and
+/// mismatches are thrown here, later errors by get(). Several may be pending at a time.
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
-                                            const GatherOptions& options = {});
+                                            const RowLayout& layout = {},
+                                            const CallOptions& options = {});
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
-                                            double fill, const GatherOptions& options = {});
+                                            double fill, const RowLayout& layout = {},
+                                            const CallOptions& options = {});
 Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
-                                        const GatherOptions& options = {});
-Pending<ReceivedRows> all_to_all_rows_async(ProcessGroup& group, const ConstTensorView& in,
-                                            Rows send_rows = {}, const ResultOptions& options = {});
+                                        const RowLayout& layout = {},
+                                        const CallOptions& options = {});
+Pending<GatheredRows> all_to_all_rows_async(ProcessGroup& group, const ConstTensorView& in,
+                                            Rows send_rows = {}, const CallOptions& options = {});
 Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
                                           const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                                          const ResultOptions& options = {});
+                                          const CallOptions& options = {});
 
 }  // namespace tutti

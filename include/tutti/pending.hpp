@@ -41,7 +41,10 @@ class [[nodiscard]] Pending {
   /// The functions of Work. Only get() returns the value; it throws the call's error.
   bool done() const noexcept { return work_.done(); }
   bool wait_until(Deadline deadline) const { return work_.wait_until(deadline); }
-  bool wait_for(std::chrono::nanoseconds time) const { return work_.wait_for(time); }
+  template <typename Rep, typename Period>
+  bool wait_for(std::chrono::duration<Rep, Period> time) const {
+    return wait_until(time);
+  }
   void on_done(std::function<void(const Error*)> f) { work_.on_done(std::move(f)); }
   void block_stream(Stream stream) { work_.block_stream(stream); }
 

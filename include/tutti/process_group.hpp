@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include <tutti/call_options.hpp>
@@ -67,9 +66,9 @@ class ProcessGroup {
   void all_reduce(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
   /// Returns the reduction of one number of the host. On the wire: as an array of one element.
-  template <typename T>
-  requires std::is_arithmetic_v<T> T all_reduce(T value, ReduceOp op = ReduceOp::sum,
-                                                const CallOptions& options = {}) {
+  template <Element T>
+  [[nodiscard]] T all_reduce(T value, ReduceOp op = ReduceOp::sum,
+                             const CallOptions& options = {}) {
     all_reduce_on_host(std::span(&value, 1), op, options);
     return value;
   }
@@ -96,7 +95,8 @@ class ProcessGroup {
   /// out = op over ranks 0..rank of in. `op` is not avg.
   void scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
             const CallOptions& options = {});
-  /// scan() over ranks 0..rank-1. Rank 0 gets the identity of `op`; custom does not change its out.
+  /// scan() over ranks 0..rank-1. Rank 0 gets the identity of `op`; a custom op leaves its out
+  /// unchanged.
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
   void barrier(const CallOptions& options = {});  ///< Blocks the host until all ranks have entered.

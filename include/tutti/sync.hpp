@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <map>
@@ -8,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -56,21 +56,19 @@ std::int64_t sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
 /// sync_ddp() that allows a null group: then the value is unchanged and `op` is ignored.
 MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
                                  const CallOptions& options = {});
-double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op = {},
-                             const CallOptions& options = {});
-std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
-                                   const CallOptions& options = {});
-template <std::signed_integral T>
-std::int64_t sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& op = {},
-                                   const CallOptions& options = {}) {
-  return sync_ddp_if_available(std::int64_t{value}, group, op, options);
+template <typename T>
+requires std::is_arithmetic_v<T>
+auto sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& op = {},
+                           const CallOptions& options = {}) {
+  return group == nullptr ? value : sync_ddp(value, group, op, options);
 }
 
 /// Stacks the arrays [...] of all ranks to [W, ...]. A null group gives the input itself, [...].
-/// The shapes are compared as in all_gather_rows(). With options.layout, which must be
-/// RowLayout::equal(W, 1), the sizes are not exchanged.
+/// The shapes are compared as in all_gather_rows(). With a layout, which must be
+/// RowLayout::equal(W, 1), they are not exchanged.
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                       const GatherOptions& options = {});
+                                       const RowLayout& layout = {},
+                                       const CallOptions& options = {});
 
 /// Returns sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows, however the
 /// rows are split. The mean of per-rank means would be wrong. One all_reduce of two doubles. No

@@ -2,12 +2,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
@@ -52,7 +50,10 @@ class [[nodiscard]] Work {
   /// Waits until `deadline`, or for `time`, at most. True if the call has ended; otherwise it
   /// continues.
   bool wait_until(Deadline deadline) const;
-  bool wait_for(std::chrono::nanoseconds time) const { return wait_until(Deadline::after(time)); }
+  template <typename Rep, typename Period>
+  bool wait_for(std::chrono::duration<Rep, Period> time) const {
+    return wait_until(time);
+  }
   bool done() const noexcept;
   /// The call's error; empty while it runs and after success.
   std::optional<Error> error();

@@ -15,7 +15,7 @@ Differentiable Step::with_backward(std::string_view collective, const ConstTenso
                                    Tensor value, decltype(Transpose::run) run) const {
   auto shared = std::make_shared<const Transpose>(
       Transpose{group.rank(), group.size(), function, collective, value.shape(), input_shape(in),
-                value.dtype(), memory, std::move(run)});
+                value.dtype(), memory(), std::move(run)});
   return {std::move(value), autograd::Backward(std::move(shared))};
 }
 
@@ -27,7 +27,7 @@ namespace [[gnu::visibility("default")]] autograd {
 Differentiable Backward::operator()(ProcessGroup& group, const ConstTensorView& gradient,
                                     const CallOptions& options) const {
   const auto& to = *transpose_;
-  const internal::Step step{group, to.function, options, to.memory, &to};
+  const internal::Step step{group, to.function, options, &to};
   if (group.rank() != to.rank || group.size() != to.size)
     step.refuse(Errc::invalid_argument,
                 fmt::format("this group has rank {} of {}, but the forward was called on rank {} "

@@ -104,15 +104,16 @@ Differentiable exchange(const Step& step, const ConstTensorView& in, const Count
 }  // namespace
 
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                                   GradScale scale, const GatherOptions& options) {
-  const Step step{group, "all_gather_rows", options.call, options.memory};
+                                   GradScale scale, const RowLayout& known,
+                                   const CallOptions& options) {
+  const Step step{group, "all_gather_rows", options};
   const auto name = step.name();
   auto all =
       internal::gather_arrays(group,
                               {.caller = name,
                                .arrays = {&local, 1},
                                .check = [&](internal::GatherRequest&) { step.check_input(local); }},
-                              options);
+                              known, options);
   auto& layout = all.layout;
   auto& rows = all.data[0];
   if (scale == GradScale::local_slice)
@@ -124,22 +125,20 @@ DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& l
 
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
                                    const RowLayout& layout, ReduceOp op,
-                                   const ResultOptions& options) {
-  return reduce_scatter({group, "reduce_scatter_rows", options.call, options.memory}, whole, layout,
-                        op);
+                                   const CallOptions& options) {
+  return reduce_scatter({group, "reduce_scatter_rows", options}, whole, layout, op);
 }
 
-DifferentiableExchange all_to_all_rows(ProcessGroup& group, const ConstTensorView& in,
-                                       Rows send_rows, Rows recv_rows,
-                                       const ResultOptions& options) {
-  const Step step{group, "all_to_all_rows", options.call, options.memory};
+DifferentiableRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows,
+                                   Rows recv_rows, const CallOptions& options) {
+  const Step step{group, "all_to_all_rows", options};
   const auto sent = internal::send_counts(send_rows, in, group.size());
   auto received = send_rows.given() && !recv_rows.given()
-                      ? internal::exchange_counts(group, step.name(), in, sent, options.call,
+                      ? internal::exchange_counts(group, step.name(), in, sent, options,
                                                   [&] { step.check_input(in); })
                       : internal::send_counts(recv_rows, in, group.size());
   auto done = exchange(step, in, sent, received);
-  return {std::move(done), std::move(received)};
+  return {std::move(done), RowLayout(received)};
 }
 
 }  // namespace autograd

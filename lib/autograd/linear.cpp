@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "group/call.hpp"
 #include "kernels/gradients.hpp"

@@ -1,6 +1,5 @@
 #include <tutti/autograd.hpp>
 
-#include <optional>
 #include <utility>
 
 #include "autograd/linear.hpp"
@@ -59,7 +58,7 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
 }
 
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
-                           const std::optional<RowLayout>& layout);
+                           const RowLayout& layout);
 
 /// Scatters root's rows by a layout that all ranks know. Runs only in a backward.
 Differentiable distribute(const Step& step, const ConstTensorView& whole, int root,
@@ -72,17 +71,16 @@ Differentiable distribute(const Step& step, const ConstTensorView& whole, int ro
     if (at_root) call.in = whole;
     call.out = out;
   });
-  return step.result<collect>("gather_rows", whole, std::move(out), root, std::optional(layout));
+  return step.result<collect>("gather_rows", whole, std::move(out), root, layout);
 }
 
-/// Gathers the ranks' rows on root: the transpose of distribute. Exchanges the layout if none is
-/// given.
+/// Gathers the ranks' rows on root: the transpose of distribute.
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
-                           const std::optional<RowLayout>& layout) {
-  auto rows = internal::gather_rows(
-      step.group, local, root,
-      {.layout = layout ? &*layout : nullptr, .memory = step.memory, .call = step.options},
-      [&] { step.check_input(local); });
+                           const RowLayout& layout) {
+  auto options = step.options;
+  options.memory = step.memory();
+  auto rows = internal::gather_rows(step.group, local, root, layout, options,
+                                    [&] { step.check_input(local); });
   return {step.result<distribute>("scatter_rows", local, std::move(rows.data), root, rows.layout),
           rows.layout};
 }
@@ -100,21 +98,18 @@ Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int roo
 }
 
 DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                               const GatherOptions& options) {
-  const Step step{group, "gather_rows", options.call, options.memory};
-  std::optional<RowLayout> layout;
-  if (options.layout != nullptr) layout = *options.layout;
-  return collect(step, local, root, layout);
+                               const RowLayout& layout, const CallOptions& options) {
+  return collect({group, "gather_rows", options}, local, root, layout);
 }
 
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout& layout, int root, const ResultOptions& options) {
-  const Step step{group, "scatter_rows", options.call, options.memory};
+                            const RowLayout& layout, int root, const CallOptions& options) {
+  const Step step{group, "scatter_rows", options};
   // Only root knows the dtype; the check runs there.
   auto rows = internal::scatter_rows(group, whole, layout, root, options,
                                      [&] { step.check_dtype(whole.dtype); });
   return step.result<collect>("gather_rows", group.rank() == root ? whole : ConstTensorView(),
-                              std::move(rows), root, std::optional<RowLayout>());
+                              std::move(rows), root, RowLayout());
 }
 
 }  // namespace autograd

@@ -68,7 +68,8 @@ void Step::check_host() const {
 }
 
 Tensor Step::make(const Shape& shape, DType dtype) const {
-  return {memory != nullptr ? *memory : group.memory(), shape, dtype, options.stream};
+  auto* const given = memory();
+  return {given != nullptr ? *given : group.memory(), shape, dtype, options.stream};
 }
 
 }  // namespace tutti::internal

@@ -22,7 +22,7 @@ struct Transpose {
   std::string_view collective;  ///< Name of this collective as a forward.
   Shape from, to;               ///< Shapes of the forward's value and input.
   DType dtype;
-  Memory* memory;  ///< Memory of results; null: the group's.
+  Memory* memory;  ///< Of the forward's options.
   std::function<Differentiable(const Step& step, const ConstTensorView& gradient)> run;
 };
 
@@ -32,7 +32,6 @@ struct Step {
   ProcessGroup& group;
   std::string_view function;  ///< Name of the forward, in its backward too.
   const CallOptions& options;
-  Memory* memory = nullptr;
   const Transpose* transpose = nullptr;  ///< Null in a forward.
 
   /// The shape of the input. A backward knows it even if this rank passes no array.
@@ -42,6 +41,10 @@ struct Step {
   DType input_dtype(const ConstTensorView& in) const noexcept {
     return transpose != nullptr ? transpose->dtype : in.dtype;
   }
+  /// The memory of results; null: the group's.
+  Memory* memory() const noexcept {
+    return options.memory != nullptr || transpose == nullptr ? options.memory : transpose->memory;
+  }
 
   /// In a forward, checks that the dtype has gradients. In a backward, checks that `in` has the
   /// shape and dtype of the forward's value.
@@ -49,7 +52,7 @@ struct Step {
   void check_dtype(DType dtype) const;
   void check_op(ReduceOp op, std::initializer_list<ReduceOp::Kind> among) const;
   void check_linear(ReduceOp op) const;      ///< Accepts sum, avg, premul_sum.
-  void check_all_reduce(ReduceOp op) const;  ///< Accepts these, min, max, product.
+  void check_all_reduce(ReduceOp op) const;  ///< Accepts these, min, max, prod.
   void check_host() const;                   ///< Requires arrays that the host can read.
   [[noreturn]] void refuse(Errc code, const std::string& message) const;
   std::string name() const;  ///< "autograd::reduce", "autograd::reduce (backward)".

@@ -1,7 +1,6 @@
 #include "collectives/algorithms.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
 

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <string>
-#include <string_view>
 
 #include <fmt/format.h>
 
@@ -39,10 +38,10 @@ namespace [[gnu::visibility("default")]] ddp {
 Join::Join(GradientReducer& reducer, const JoinOptions& options)
     : reducer_(&reducer), group_(group_of(reducer)), options_(options) {}
 
-bool Join::next(bool has_batch) {
-  const CallOptions call{.timeout = options_.timeout, .name = "ddp join"};
-  const auto sum = sync_ddp(std::int64_t{has_batch}, &group_, ReduceOp::sum,
-                            {.timeout = call.timeout, .name = call.name});
+bool Join::next(bool has_batch, const CallOptions& options) {
+  auto call = options;
+  if (call.name.empty()) call.name = "ddp join";
+  const auto sum = sync_ddp(std::int64_t{has_batch}, &group_, ReduceOp::sum, call);
   with_batch_ = static_cast<int>(sum);
   const bool all = with_batch_ == group_.size();
   if (options_.throw_on_early_termination && !all && with_batch_ != 0)

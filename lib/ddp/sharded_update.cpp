@@ -4,7 +4,6 @@
 #include <chrono>
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>

@@ -125,26 +125,27 @@ namespace [[gnu::visibility("default")]] ddp {
 // All ranks check the gathered arguments of all ranks, because a rank that refused alone would
 // leave its peers waiting.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
-                           const ConstTensorView& rows, const SparseRowsOptions& options) {
+                           const ConstTensorView& rows, const SparseRowsOptions& sparse,
+                           const RowLayout& layout, const CallOptions& options) {
   const std::array<ConstTensorView, 2> mine{indices, rows};
-  const auto all = all_gather_rows(group, std::span(mine), options.gather);
+  const auto all = all_gather_rows(group, std::span(mine), layout, options);
   const Tensor& keys = all.data[0];
   const Tensor& values = all.data[1];
   if (keys.shape().ndim() != 1 || (keys.dtype() != DType::i32 && keys.dtype() != DType::i64))
     failf(Errc::invalid_argument,
           "all_reduce_rows: indices are {} {}; they must be [n] of i32 or i64",
           name_of(keys.dtype()), to_string(keys.shape()));
-  const double divisor = options.divisor == 0 ? group.size() : options.divisor;
+  const double divisor = sparse.divisor == 0 ? group.size() : sparse.divisor;
   if (!(divisor > 0) || std::isinf(divisor))
     failf(Errc::invalid_argument,
           "all_reduce_rows: divisor is {}; it must be > 0, or 0 for the number of ranks",
-          options.divisor);
+          sparse.divisor);
 
-  Memory& memory = options.gather.memory != nullptr ? *options.gather.memory : group.memory();
-  const Stream stream = options.gather.call.stream;
+  Memory& memory = options.memory != nullptr ? *options.memory : group.memory();
+  const Stream stream = options.stream;
   const MaybeOwned host_keys = on_host(memory, keys, stream);
   const MaybeOwned host_values = on_host(memory, values, stream);
-  const auto entries = sorted_entries(host_keys, all.layout, options.num_rows);
+  const auto entries = sorted_entries(host_keys, all.layout, sparse.num_rows);
   std::int64_t m = 0;
   for (std::size_t i = 0; i < entries.size(); ++i)
     if (i == 0 || entries[i].index != entries[i - 1].index) ++m;

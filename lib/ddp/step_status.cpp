@@ -1,7 +1,5 @@
 #include "ddp/step_status.hpp"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include <tutti/gather.hpp>

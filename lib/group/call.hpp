@@ -10,7 +10,7 @@
 
 namespace tutti::internal {
 
-/// Issues one operation like the synchronous form of its verb. `op` has its kind, the dtype in its
+/// Issues one operation like the blocking form of its verb. `op` has its kind, the dtype in its
 /// arrays, and, where the operation has them, root, peer, tag and reduce; `prepare` may set the
 /// rest.
 ///

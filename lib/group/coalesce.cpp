@@ -39,6 +39,8 @@ class Collected final : public WorkState {
            (launched_ && (state_ == nullptr || state_->done()));
   }
   bool wait_until(Deadline deadline) override {
+    // Work::wait() throws error() before the launch; a wait with a deadline says "not yet".
+    if (!done() && get() == nullptr) return deadline.is_none();
     const auto state = get();
     return state == nullptr || state->wait_until(deadline);
   }
@@ -102,6 +104,7 @@ class Batch final : public internal::Collector {
     return Work(state_);
   }
 
+  bool has(const Work& work) const noexcept { return work.state() == state_; }
   bool open() {
     internal::Collector* none = nullptr;
     if (!core_->collector.compare_exchange_strong(none, this)) return false;
@@ -181,6 +184,14 @@ Coalesce::~Coalesce() {
     batch.close();
     batch.abandon();
   }
+}
+
+void Coalesce::add(Work collected) {
+  const auto is_its = [&](const Batch& batch) { return batch.has(collected); };
+  if (impl_->launched || std::ranges::none_of(impl_->batches, is_its))
+    fail(Errc::invalid_argument,
+         "Coalesce: add() takes the Work of an async call that this Coalesce has collected: one of "
+         "its groups, on this thread, before launch()");
 }
 
 Work Coalesce::launch() {

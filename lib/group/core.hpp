@@ -51,7 +51,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// The event that the caller of a verb waits for.
   enum class Wait {
     nothing,  ///< An async form: the caller gets the Work.
-    stream,   ///< A synchronous form: on a device the stream waits, not the host. No Work.
+    stream,   ///< A blocking form: on a device the stream waits, not the host. No Work.
     host,     ///< The host waits: the caller calls wait() on the Work, which may be empty.
   };
   /// Issues one call. An error of `prepare` refuses it. `caller`: the function that such an error

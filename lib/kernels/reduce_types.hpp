@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <utility>
 
 #include <tutti/dtype.hpp>
 #include <tutti/half.hpp>

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <string_view>
 
 #include "launch/cluster.hpp"

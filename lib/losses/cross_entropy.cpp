@@ -1,7 +1,5 @@
 #include <tutti/losses/cross_entropy.hpp>
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 

@@ -1,6 +1,5 @@
 #include <tutti/losses/focal.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <string_view>
 

@@ -1,11 +1,7 @@
 #include "losses/global_batch.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -282,7 +278,7 @@ Tensor GlobalBatch::gradient(std::span<const double> numbers) {
   });
 }
 
-double GlobalBatch::scale_of(GradScale scale) const noexcept {
+double GlobalBatch::scale_of(GradScale scale) const {
   return queue_.options().reference_compat ? 1.0 : losses::scale_of(scale, group_);
 }
 

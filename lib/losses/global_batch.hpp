@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,8 +48,8 @@ class GlobalBatch {
   GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
               RowQueue& queue, const CallOptions& call);
 
-  int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
-  int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
+  int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+  int ranks() const { return group_ == nullptr ? 1 : group_->size(); }
   bool in_float() const noexcept { return dtype_ != DType::f64; }  ///< Scores fit in float.
 
   std::size_t rows() const noexcept { return targets_.size(); }
@@ -76,7 +75,7 @@ class GlobalBatch {
   /// Returns the gradient [N_r, C] in the logits' dtype, from numbers [own(), C]. Other rows get 0.
   /// Call it once; only commit() may follow.
   Tensor gradient(std::span<const double> numbers);
-  double scale_of(GradScale scale) const noexcept;
+  double scale_of(GradScale scale) const;
 
   /// Counts over all ranks: all rows, independent rows, rows of this call.
   struct Count {

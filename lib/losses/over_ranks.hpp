@@ -4,7 +4,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <tutti/losses/ranking_loss.hpp>
@@ -37,7 +36,7 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
 RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
                             const RowQueue& queue, std::int64_t classes, const CallOptions& call);
 
-inline double scale_of(GradScale scale, const ProcessGroup* group) noexcept {
+inline double scale_of(GradScale scale, const ProcessGroup* group) {
   return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;
 }
 

@@ -1,7 +1,6 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 

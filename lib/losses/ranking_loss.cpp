@@ -1,7 +1,5 @@
 #include <tutti/losses/ranking_loss.hpp>
 
-#include <cmath>
-
 #include <fmt/format.h>
 
 #include "losses/options.hpp"

@@ -1,6 +1,5 @@
 #include "rows/all_to_all.hpp"
 
-#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -65,34 +64,34 @@ Counts exchange_counts(ProcessGroup& group, std::string_view caller, const Const
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-ReceivedRows exchange(ProcessGroup& group, const ConstTensorView& array, const Rows& send_rows,
-                      const ResultOptions& options, Work* work) {
+GatheredRows exchange(ProcessGroup& group, const ConstTensorView& array, const Rows& send_rows,
+                      const CallOptions& options, Work* work) {
   constexpr std::string_view caller = "all_to_all_rows";
   const auto in = internal::as_rows(array);
   const auto sent = internal::send_counts(send_rows, in, group.size());
-  ReceivedRows result;
-  result.rows = internal::exchange_counts(group, caller, in, sent, options.call, {});
+  GatheredRows result;
+  const auto received = internal::exchange_counts(group, caller, in, sent, options, {});
   const auto prepare = [&](Op& op) {
-    result.data =
-        Tensor(internal::memory_of(group, options),
-               in.shape.with_rows(RowLayout(result.rows).total()), in.dtype, options.call.stream);
+    result.layout = RowLayout(received);
+    result.data = Tensor(internal::memory_of(group, options),
+                         in.shape.with_rows(result.layout.total()), in.dtype, options.stream);
     op.out = result.data;
   };
   internal::call(group,
-                 {.kind = Operation::all_to_all, .in = in, .rows = result.rows, .send_rows = sent},
-                 options.call, prepare, caller, work);
+                 {.kind = Operation::all_to_all, .in = in, .rows = received, .send_rows = sent},
+                 options, prepare, caller, work);
   return result;
 }
 
 }  // namespace
 
-ReceivedRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows,
-                             const ResultOptions& options) {
+GatheredRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Rows send_rows,
+                             const CallOptions& options) {
   return exchange(group, in, send_rows, options, nullptr);
 }
 
-Pending<ReceivedRows> all_to_all_rows_async(ProcessGroup& group, const ConstTensorView& in,
-                                            Rows send_rows, const ResultOptions& options) {
+Pending<GatheredRows> all_to_all_rows_async(ProcessGroup& group, const ConstTensorView& in,
+                                            Rows send_rows, const CallOptions& options) {
   Work work;
   auto rows = exchange(group, in, send_rows, options, &work);
   return {std::move(rows), std::move(work)};

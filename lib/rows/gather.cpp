@@ -29,7 +29,7 @@ void copy_gathered(ProcessGroup& group, const MetadataExchange& metadata, std::s
 }  // namespace
 
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked,
-                             const GatherOptions& options, Work* work) {
+                             const RowLayout& layout, const CallOptions& options, Work* work) {
   auto request = checked(unchecked);
   std::vector<ConstTensorView> locals;
   for (const auto& array : request.arrays) locals.push_back(as_rows(array));
@@ -46,7 +46,7 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
   request = checked(std::move(request));
 
   GatheredArrays result;
-  const auto stream = options.call.stream;
+  const auto stream = options.stream;
   auto& memory =
       request.in_host_memory && !on_host(group) ? host_memory() : memory_of(group, options);
   const auto allocate = [&] {
@@ -54,10 +54,10 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
       result.data.emplace_back(memory, local.shape.with_rows(result.layout.total()), local.dtype,
                                stream);
   };
-  if (options.layout != nullptr) {
-    result.layout = *options.layout;
+  if (layout.ranks() != 0) {
+    result.layout = layout;
   } else {
-    const MetadataExchange metadata(group, request, options.call);
+    const MetadataExchange metadata(group, request, options);
     result.layout = metadata.layout();
     if (metadata.complete()) {
       allocate();
@@ -76,8 +76,8 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
       if (i == 0) allocate();
       mine.out = result.data[i];
     };
-    if (request.in_host_memory) return host_call(group, op, options.call, prepare, request.caller);
-    call(group, op, options.call, prepare, request.caller, work);
+    if (request.in_host_memory) return host_call(group, op, options, prepare, request.caller);
+    call(group, op, options, prepare, request.caller, work);
   };
   gather(0);
   for (std::size_t i = 1; i < locals.size(); ++i) gather(i);
@@ -87,15 +87,16 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
 GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
                                   const CallOptions& options) {
   request.in_host_memory = true;
-  return gather_arrays(group, request, {.call = options});
+  return gather_arrays(group, request, {}, options);
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
-                         const GatherOptions& options, const CallerCheck& check, Work* work) {
+                         const RowLayout& layout, const CallOptions& options,
+                         const CallerCheck& check, Work* work) {
   const auto local = as_rows(array);
   GatheredRows result;
   std::optional<MetadataExchange> metadata;
-  if (options.layout == nullptr) {
+  if (layout.ranks() == 0) {
     const auto check_all = [&](GatherRequest&) {
       if (check) check();
       if (root < 0 || root >= group.size())
@@ -109,19 +110,18 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
                                    .root = root,
                                    .small = 4096,
                                    .check = check_all},
-                     options.call);
+                     options);
   }
-  result.layout = metadata ? metadata->layout() : *options.layout;
+  result.layout = metadata ? metadata->layout() : layout;
   const bool at_root = group.rank() == root;
   const auto allocate = [&] {
     result.data = Tensor(memory_of(group, options),
                          at_root ? local.shape.with_rows(result.layout.total()) : Shape{0},
-                         local.dtype, options.call.stream);
+                         local.dtype, options.stream);
   };
   if (metadata && metadata->complete()) {
     allocate();
-    if (at_root)
-      copy_gathered(group, *metadata, 0, result.data, result.layout, options.call.stream);
+    if (at_root) copy_gathered(group, *metadata, 0, result.data, result.layout, options.stream);
     return result;
   }
   const auto prepare = [&](Op& op) {
@@ -130,12 +130,12 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
     op.out = result.data;
   };
   call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
-       options.call, prepare, "gather_rows", work);
+       options, prepare, "gather_rows", work);
   return result;
 }
 
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                    int root, const ResultOptions& options, const CallerCheck& check) {
+                    int root, const CallOptions& options, const CallerCheck& check) {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
   // Root's header: a refusal flag, dtype and shape of the rows, and the number of rows of every
@@ -163,9 +163,8 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
       for (const auto rows : layout.counts()) out.i64(rows);
     std::ranges::copy(out.bytes(), message.begin());
   }
-  internal::host_call(group,
-                      {.kind = Operation::broadcast, .in = message, .out = message, .root = root},
-                      options.call);
+  internal::host_call(
+      group, {.kind = Operation::broadcast, .in = message, .out = message, .root = root}, options);
   internal::Reader in(message, Errc::mismatch, "the message of scatter_rows");
   if (refused) throw_refusal(*refused, group, caller);
   if (in.u8() != 0)
@@ -184,7 +183,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   const auto mine = shape.with_rows(rows[group.rank()]);
   Tensor out;
   const auto prepare = [&](Op& op) {
-    out = Tensor(memory_of(group, options), mine, dtype, options.call.stream);
+    out = Tensor(memory_of(group, options), mine, dtype, options.stream);
     op.out = out;
   };
   call(group,
@@ -192,7 +191,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
         .in = at_root ? whole : ConstTensorView(),
         .rows = rows,
         .root = root},
-       options.call, prepare, caller);
+       options, prepare, caller);
   return out;
 }
 
@@ -211,23 +210,24 @@ using internal::rows_of;
 }  // namespace
 
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                             const GatherOptions& options) {
-  auto all =
-      internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}}, options);
+                             const RowLayout& layout, const CallOptions& options) {
+  auto all = internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}},
+                                     layout, options);
   return {std::move(all.data[0]), std::move(all.layout)};
 }
 
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
-                                            const GatherOptions& options) {
+                                            const RowLayout& layout, const CallOptions& options) {
   Work work;
   auto all = internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}},
-                                     options, &work);
+                                     layout, options, &work);
   return {{std::move(all.data[0]), std::move(all.layout)}, std::move(work)};
 }
 
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
-                               const GatherOptions& options) {
-  return internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = locals}, options);
+                               const RowLayout& layout, const CallOptions& options) {
+  return internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = locals}, layout,
+                                 options);
 }
 
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
@@ -236,59 +236,58 @@ void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const Te
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                         const GatherOptions& options) {
-  return internal::gather_rows(group, local, root, options, {});
+                         const RowLayout& layout, const CallOptions& options) {
+  return internal::gather_rows(group, local, root, layout, options, {});
 }
 
 Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
-                                        const GatherOptions& options) {
+                                        const RowLayout& layout, const CallOptions& options) {
   Work work;
-  auto rows = internal::gather_rows(group, local, root, options, {}, &work);
+  auto rows = internal::gather_rows(group, local, root, layout, options, {}, &work);
   return {std::move(rows), std::move(work)};
 }
 
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                    int root, const ResultOptions& options) {
+                    int root, const CallOptions& options) {
   return internal::scatter_rows(group, whole, layout, root, options, {});
 }
 
 namespace {
 
 Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                      ReduceOp op, const ResultOptions& options, Work* work) {
+                      ReduceOp op, const CallOptions& options, Work* work) {
   const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
   Tensor out;
   const auto prepare = [&](Op& call) {
-    out = Tensor(memory_of(group, options), whole.shape.with_rows(mine), whole.dtype,
-                 options.call.stream);
+    out =
+        Tensor(memory_of(group, options), whole.shape.with_rows(mine), whole.dtype, options.stream);
     call.out = out;
   };
   call(group, {.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op},
-       options.call, prepare, "reduce_scatter_rows", work);
+       options, prepare, "reduce_scatter_rows", work);
   return out;
 }
 
 }  // namespace
 
 Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                           const RowLayout& layout, ReduceOp op, const ResultOptions& options) {
+                           const RowLayout& layout, ReduceOp op, const CallOptions& options) {
   return reduce_scatter(group, whole, layout, op, options, nullptr);
 }
 
 Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
                                           const RowLayout& layout, ReduceOp op,
-                                          const ResultOptions& options) {
+                                          const CallOptions& options) {
   Work work;
   auto out = reduce_scatter(group, whole, layout, op, options, &work);
   return {std::move(out), std::move(work)};
 }
 
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
-                                       const ResultOptions& options) {
+                                       const CallOptions& options) {
   const MetadataExchange metadata(
-      group, {.caller = "gather_all_tensors", .arrays = {&local, 1}, .any_shape = true},
-      options.call);
-  const auto stream = options.call.stream;
+      group, {.caller = "gather_all_tensors", .arrays = {&local, 1}, .any_shape = true}, options);
+  const auto stream = options.stream;
   std::vector<Tensor> result;
   const auto allocate = [&] {
     for (int r = 0; r < group.size(); ++r)
@@ -313,7 +312,7 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
     all = Tensor(group.memory(), {layout.total()}, local.dtype, stream);
     op.out = all;
   };
-  call(group, {.kind = Operation::all_gather, .in = flat, .rows = layout}, options.call, prepare,
+  call(group, {.kind = Operation::all_gather, .in = flat, .rows = layout}, options, prepare,
        "gather_all_tensors");
   for (int r = 0; r < group.size(); ++r) {
     auto& to = result[static_cast<std::size_t>(r)];

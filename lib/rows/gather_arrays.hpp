@@ -9,8 +9,7 @@
 namespace tutti::internal {
 
 /// Returns the memory for results: options.memory, or the group's if that is null.
-template <typename Options>
-Memory& memory_of(ProcessGroup& group, const Options& options) {
+inline Memory& memory_of(ProcessGroup& group, const CallOptions& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
@@ -19,7 +18,8 @@ Memory& memory_of(ProcessGroup& group, const Options& options) {
 /// may be set for one array on the group's device: it then receives the Work of the gather, unless
 /// the rows were inlined.
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
-                             const GatherOptions& options, Work* work = nullptr);
+                             const RowLayout& layout, const CallOptions& options,
+                             Work* work = nullptr);
 
 /// Does the same as gather_arrays() with arrays and results in host memory, for any device of the
 /// group.
@@ -30,9 +30,9 @@ GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
 /// (scatter_rows: on root). If the check throws, every rank gets an Error.
 using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                         const GatherOptions& options, const CallerCheck& check,
-                         Work* work = nullptr);
+                         const RowLayout& layout, const CallOptions& options,
+                         const CallerCheck& check, Work* work = nullptr);
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                    int root, const ResultOptions& options, const CallerCheck& check);
+                    int root, const CallOptions& options, const CallerCheck& check);
 
 }  // namespace tutti::internal

@@ -101,7 +101,7 @@ Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
 }
 
 PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
-                         const GatherOptions& options, Work* work) {
+                         const RowLayout& given, const CallOptions& options, Work* work) {
   constexpr std::string_view caller = "all_gather_padded";
   const auto local = as_rows(array);
   std::vector<std::byte> element;
@@ -116,14 +116,14 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   GatherRequest request{.caller = caller, .arrays = {&local, 1}, .check = check};
   std::optional<MetadataExchange> metadata;
   PaddedRows result;
-  if (options.layout == nullptr) {
-    metadata.emplace(group, request, options.call);
+  if (given.ranks() == 0) {
+    metadata.emplace(group, request, options);
     result.layout = metadata->layout();
   } else {
-    result.layout = *options.layout;
+    result.layout = given;
   }
   const auto& layout = result.layout;
-  const auto stream = options.call.stream;
+  const auto stream = options.stream;
   const auto most = layout.max();
   const auto block_of = [&](int rank) {
     const auto bytes = static_cast<std::size_t>(most) * local.row_bytes();
@@ -159,10 +159,10 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   };
   // The name of the call includes the layout, because ranks with different layouts may have blocks
   // of equal size.
-  auto mine = options.call;
+  auto mine = options;
   const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
                                 fmt::join(layout.counts(), " "));
-  if (options.layout != nullptr) mine.name = name;
+  if (!metadata) mine.name = name;
   call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller, work);
   return result;
 }
@@ -170,14 +170,15 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
 }  // namespace
 
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
-                             const GatherOptions& options) {
-  return gather_padded(group, local, fill, options, nullptr);
+                             const RowLayout& layout, const CallOptions& options) {
+  return gather_padded(group, local, fill, layout, options, nullptr);
 }
 
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
-                                            double fill, const GatherOptions& options) {
+                                            double fill, const RowLayout& layout,
+                                            const CallOptions& options) {
   Work work;
-  auto rows = gather_padded(group, local, fill, options, &work);
+  auto rows = gather_padded(group, local, fill, layout, options, &work);
   return {std::move(rows), std::move(work)};
 }
 

@@ -159,18 +159,8 @@ MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, co
   return group == nullptr ? MaybeOwned(data) : sync_ddp(data, group, op, options);
 }
 
-double sync_ddp_if_available(double value, ProcessGroup* group, const SyncOp& op,
-                             const CallOptions& options) {
-  return group == nullptr ? value : sync_ddp(value, group, op, options);
-}
-
-std::int64_t sync_ddp_if_available(std::int64_t value, ProcessGroup* group, const SyncOp& op,
-                                   const CallOptions& options) {
-  return group == nullptr ? value : sync_ddp(value, group, op, options);
-}
-
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                       const GatherOptions& options) {
+                                       const RowLayout& layout, const CallOptions& options) {
   if (group == nullptr) return MaybeOwned(data);
   ConstTensorView row;
   const auto add_dimension = [&](internal::GatherRequest& request) {
@@ -180,7 +170,7 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
     request.arrays = {&row, 1};
   };
   auto all = internal::gather_arrays(
-      *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, options);
+      *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, layout, options);
   return MaybeOwned(std::move(all.data[0]));
 }
 

@@ -1,7 +1,6 @@
 #include "store/requests.hpp"
 
 #include <chrono>
-#include <limits>
 #include <new>
 
 #include "store/checks.hpp"

@@ -1,6 +1,5 @@
 #include <tutti/adapters/dlpack.hpp>
 
-#include <cstdlib>
 #include <numeric>
 #include <type_traits>
 #include <utility>

@@ -1,7 +1,6 @@
 #include "torch_calls.hpp"
 
 #include <numeric>
-#include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -195,8 +194,11 @@ void add_exchanges(std::vector<TorchCall>& calls) {
          return std::vector<std::int64_t>{RowLayout(sent_by(rank, ranks)).total(), columns};
        },
        [](ProcessGroup& group, const at::Tensor& in) {
-         return libtorch::all_to_all_rows(group, in, sent_by(group.rank(), group.size()),
-                                          received_by(group.rank(), group.size()));
+         RowLayout received;
+         auto out = libtorch::all_to_all_rows(group, in, sent_by(group.rank(), group.size()), {},
+                                              {}, &received);
+         EXPECT_EQ(received, RowLayout(received_by(group.rank(), group.size())));
+         return out;
        },
        [](const Tensors& in) {
          const int ranks = ranks_of(in);

@@ -1,10 +1,8 @@
 #include <tutti/adapters/torch/ddp.hpp>
 
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <numeric>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -211,7 +210,7 @@ TEST_P(TorchGather, ResultsAreInTorchMemoryWhenAskedFor) {
   libtorch::AllocatorMemory memory(allocator);
   test::on_ranks(GetParam(), [&](ProcessGroup& group) {
     const at::Tensor x = at::zeros({group.rank(), 2}).add(group.rank());
-    GatheredRows rows = all_gather_rows(group, libtorch::view(x), {.memory = &memory});
+    GatheredRows rows = all_gather_rows(group, libtorch::view(x), {}, {.memory = &memory});
     const at::Tensor all = libtorch::to_torch(std::move(rows.data));
     EXPECT_GE(CountedAllocator::out, 1);
     std::int64_t at = 0;

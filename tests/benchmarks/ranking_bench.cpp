@@ -1,7 +1,6 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <span>
 #include <string>

@@ -1,7 +1,6 @@
 #include "conformance/cells.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "support/dtypes.hpp"

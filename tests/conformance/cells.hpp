@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <ostream>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -2,7 +2,6 @@
 
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <functional>
-#include <memory>
 #include <span>
 #include <utility>
 

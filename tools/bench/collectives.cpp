@@ -98,17 +98,21 @@ void check_layout(std::string_view name, const RowLayout& found, const Cell& cel
                                                 to_string(found), to_string(cell.blocks)));
 }
 
+CallOptions in_memory(const How& how, Memory& memory) {
+  auto options = how.options;
+  options.memory = &memory;
+  return options;
+}
+
 void gather_unknown_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
   PreparedMemory memory(arrays.out, group.memory());
-  const GatheredRows all =
-      all_gather_rows(group, arrays.in, {.memory = &memory, .call = how.options});
+  const auto all = all_gather_rows(group, arrays.in, {}, in_memory(how, memory));
   check_layout("all_gather_rows", all.layout, how.cell);
 }
 
 void gather_padded_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
   PreparedMemory memory(arrays.out, group.memory());
-  const PaddedRows all =
-      all_gather_padded(group, arrays.in, 0, {.memory = &memory, .call = how.options});
+  const auto all = all_gather_padded(group, arrays.in, 0, {}, in_memory(how, memory));
   check_layout("all_gather_padded", all.layout, how.cell);
 }
 

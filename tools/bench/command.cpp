@@ -133,7 +133,6 @@ OptionList BenchCommand::options() {
       {"--seed", &seed_, "of the data and of --order random (0)", "S", "Check"},
 
       {"--samples", &samples_, "none, or all iterations, in the JSON", "WHICH", "Output"},
-      {"--no-color", &no_color_, "nothing is coloured in this release", "", "Output"},
       {"-q", &quiet_, "no progress and no notes", "", "Output"},
       {"-v", &verbose_, "tell about each size on stderr", "", "Output"},
       {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};

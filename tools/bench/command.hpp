@@ -41,7 +41,6 @@ class BenchCommand {
   std::string check_ = "first";
   std::string seed_ = "0";
   std::string samples_ = "none";
-  bool no_color_ = false;
   bool quiet_ = false;
   bool verbose_ = false;
   bool help_sizes_ = false;

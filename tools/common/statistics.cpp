@@ -25,7 +25,8 @@ double median(std::span<const double> samples) {
 
 Summary summarize(std::span<const double> samples) {
   Summary s;
-  s.n = static_cast<std::int64_t>(samples.size());
+  s.n = std::ssize(samples);
+  s.p50 = median(samples);
   const auto n = static_cast<double>(s.n);
   double sum = 0;
   for (const double x : samples) sum += x;
@@ -37,11 +38,6 @@ Summary summarize(std::span<const double> samples) {
   s.min = *low;
   s.max = *high;
   return s;
-}
-
-Spread spread(std::span<const double> samples) {
-  const auto [low, high] = std::minmax_element(samples.begin(), samples.end());
-  return {std::ssize(samples), median(samples), *low, *high};
 }
 
 Outliers find_outliers(std::span<const double> samples, std::span<const double> sorted) {

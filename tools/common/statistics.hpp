@@ -17,6 +17,7 @@ double median(std::span<const double> samples);
 
 struct Summary {
   std::int64_t n = 0;
+  double p50 = 0;  ///< median().
   double mean = 0;
   double min = 0;
   double max = 0;
@@ -24,16 +25,6 @@ struct Summary {
 };
 /// `samples` is not empty.
 Summary summarize(std::span<const double> samples);
-
-/// The median and the range of a few samples.
-struct Spread {
-  std::int64_t n = 0;
-  double p50 = 0;
-  double min = 0;
-  double max = 0;
-};
-/// `samples` is not empty.
-Spread spread(std::span<const double> samples);
 
 /// Samples further from the median than 14.826 median absolute deviations (ten standard
 /// deviations of a normal distribution): the rule of hyperfine.

@@ -12,14 +12,14 @@
 
 namespace tutti::tool {
 
-void describe(Fields& fields, const Spread& us) {
+void describe(Fields& fields, const Summary& us) {
   fields("n", us.n, {.at_least = 1});
   fields("p50", us.p50);
   fields("min", us.min);
   fields("max", us.max);
 }
 
-Column milliseconds(std::string heading, const Spread& us) {
+Column milliseconds(std::string heading, const Summary& us) {
   return {std::move(heading), 10, fmt::format("{:.4g}", us.p50 / 1e3)};
 }
 

@@ -16,9 +16,9 @@
 namespace tutti::tool {
 
 /// Times of repeated calls, in microseconds.
-void describe(Fields& fields, const Spread& us);
+void describe(Fields& fields, const Summary& us);
 /// A column with their median in milliseconds.
-Column milliseconds(std::string heading, const Spread& us);
+Column milliseconds(std::string heading, const Summary& us);
 
 /// The program that made a record.
 struct Tool {

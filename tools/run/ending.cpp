@@ -1,7 +1,5 @@
 #include "run/ending.hpp"
 
-#include <algorithm>
-#include <memory>
 #include <set>
 #include <string>
 

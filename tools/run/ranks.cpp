@@ -3,7 +3,6 @@
 #include <exception>
 #include <future>
 #include <memory>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>

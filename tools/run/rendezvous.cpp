@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <span>
-#include <utility>
 
 #include <fmt/format.h>
 

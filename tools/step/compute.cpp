@@ -1,7 +1,6 @@
 #include "step/compute.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "common/processor_time.hpp"

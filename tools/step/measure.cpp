@@ -268,13 +268,13 @@ StepRow make_row(const std::vector<StepResult>& ranks, const StepOptions& option
   for (const ddp::Bucket& bucket : buckets)
     row.bytes += static_cast<std::int64_t>(bucket.buffer().bytes());
   row.last_bucket_bytes = static_cast<std::int64_t>(buckets.back().buffer().bytes());
-  const auto slowest = [&](Part part) -> std::optional<Spread> {
+  const auto slowest = [&](Part part) -> std::optional<Summary> {
     std::vector<double> us = ranks.front().us[part];
     if (us.empty()) return std::nullopt;
     for (const StepResult& rank : ranks)
       std::ranges::transform(us, rank.us[part], us.begin(),
                              [](double a, double b) { return std::max(a, b); });
-    return spread(us);
+    return summarize(us);
   };
   row.communication_us = slowest(communication).value();
   row.compute_us = slowest(compute);

@@ -30,11 +30,11 @@ Column column(std::string heading, int width, const std::optional<double>& numbe
           number ? fmt::vformat(format, fmt::make_format_args(*number)) : "-"};
 }
 
-Column times(std::string heading, const std::optional<Spread>& us) {
+Column times(std::string heading, const std::optional<Summary>& us) {
   return us ? milliseconds(std::move(heading), *us) : Column{std::move(heading), 10, "-"};
 }
 
-std::optional<double> per_second(const std::optional<Spread>& us) {
+std::optional<double> per_second(const std::optional<Summary>& us) {
   return us ? std::optional(1e6 / us->p50) : std::nullopt;
 }
 
@@ -42,12 +42,12 @@ std::optional<double> ratio(const std::optional<double>& a, const std::optional<
   return a && b ? std::optional(*a / *b) : std::nullopt;
 }
 
-std::optional<double> median_of(const std::optional<Spread>& us) {
+std::optional<double> median_of(const std::optional<Summary>& us) {
   return us ? std::optional(us->p50) : std::nullopt;
 }
 
 /// Steps of one kind, and their rate.
-void describe_steps(Fields& fields, const std::string& name, const std::optional<Spread>& us,
+void describe_steps(Fields& fields, const std::string& name, const std::optional<Summary>& us,
                     const std::string& heading, std::string_view text) {
   const auto rate = per_second(us);
   fields(name + "_us", us, text, {.column = times(heading + "\nms", us)});

@@ -28,12 +28,12 @@ struct StepRow {
   std::int64_t buckets = 0;
   std::int64_t bytes = 0;              ///< Of all buckets.
   std::int64_t last_bucket_bytes = 0;  ///< Of the bucket that is launched last.
-  Spread communication_us{};           ///< Steps without compute.
+  Summary communication_us{};          ///< Steps without compute.
   double communication_cpu = 0;        ///< Processors that the busiest rank uses in such steps.
-  std::optional<Spread> compute_us{};
-  std::optional<Spread> overlap_us{};
-  std::optional<Spread> no_overlap_us{};
-  std::optional<Spread> calls_us{};
+  std::optional<Summary> compute_us{};
+  std::optional<Summary> overlap_us{};
+  std::optional<Summary> no_overlap_us{};
+  std::optional<Summary> calls_us{};
   std::optional<std::int64_t> wrong{};  ///< Elements, on all ranks; empty if not checked.
   std::optional<StepWrong> first_wrong{};
 

@@ -44,7 +44,7 @@ void gather(tutti::ProcessGroup& group) {
   }
 
   // With a known layout no sizes are exchanged.
-  const tutti::GatheredRows same = tutti::all_gather_rows(group, labels, {.layout = &all.layout});
+  const tutti::GatheredRows same = tutti::all_gather_rows(group, labels, all.layout);
   if (first) {
     std::printf("%-28s", "their labels");
     for (const std::int64_t label : same.data.values<std::int64_t>())

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -19,51 +20,46 @@
 //
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
 // grad on every rank, even if its input does not, and every rank has to back-propagate through it.
-// A rank that has no use for its part adds `out.sum() * 0` to its loss. The graph
-// keeps the group. Collectives of the backward are called on the thread that calls backward().
+// A rank that has no use for its part adds `out.sum() * 0` to its loss. The graph keeps the group.
+// Collectives of the backward are called on the thread that calls backward().
 
 namespace tutti::libtorch {
 
-namespace detail {
-/// Sets options.memory to torch's memory, unless the caller has set it.
-template <typename Options>
-Options in_torch(Options options) {
-  if (options.memory == nullptr) options.memory = &memory();
-  return options;
-}
-}  // namespace detail
-
 /// [n_r, ...] -> [sum n_r, ...]
 inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, GradScale scale,
-                                  const GatherOptions& options = {}) {
-  return detail::apply(autograd::all_gather_rows, group, local, scale, detail::in_torch(options));
+                                  const RowLayout& layout = {}, const CallOptions& options = {}) {
+  return detail::apply(autograd::all_gather_rows, group, local, scale, layout, options);
 }
 
 namespace detail {
 /// The factors of a product over ranks: the arrays of all ranks, [W, ...]. torch computes the
 /// product and differentiates it.
 inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
-  const RowLayout layout = RowLayout::equal(group.size(), 1);
-  return all_gather_rows(group, in.unsqueeze(0), GradScale::sum,
-                         {.layout = &layout, .call = options});
+  return all_gather_rows(group, in.unsqueeze(0), GradScale::sum, RowLayout::equal(group.size(), 1),
+                         options);
 }
 }  // namespace detail
 
 /// [sum n_r, ...] -> [n_rank, ...]; `op` is sum, avg or premul_sum.
 inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                       const RowLayout& layout, ReduceOp op = ReduceOp::sum,
-                                      const ResultOptions& options = {}) {
-  return detail::apply(autograd::reduce_scatter_rows, group, whole, layout, op,
-                       detail::in_torch(options));
+                                      const CallOptions& options = {}) {
+  return detail::apply(autograd::reduce_scatter_rows, group, whole, layout, op, options);
 }
-/// [sum send_rows, ...] -> [sum recv_rows, ...]
+/// [sum send_rows, ...] -> [sum recv_rows, ...]. `received`, if not null, gets the number of rows
+/// from each rank.
 inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Rows send_rows = {},
-                                  Rows recv_rows = {}, const ResultOptions& options = {}) {
-  return detail::apply(autograd::all_to_all_rows, group, in, send_rows, recv_rows,
-                       detail::in_torch(options));
+                                  Rows recv_rows = {}, const CallOptions& options = {},
+                                  RowLayout* received = nullptr) {
+  return detail::record(group, in, [&](const ConstTensorView& x) {
+    auto done =
+        autograd::all_to_all_rows(group, x, send_rows, recv_rows, detail::in_torch(options));
+    if (received != nullptr) *received = std::move(done.layout);
+    return autograd::Differentiable(std::move(done));
+  });
 }
 
-/// `op` is sum, avg, premul_sum, min, max or product.
+/// `op` is sum, avg, premul_sum, min, max or prod.
 inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
                              const CallOptions& options = {}) {
   if (op.kind == ReduceOp::Kind::prod) return detail::factors(group, in, options).prod(0);
@@ -90,18 +86,16 @@ inline at::Tensor broadcast(ProcessGroup& group, const at::Tensor& in, int root,
   return detail::apply(autograd::broadcast, group, in, root, options);
 }
 inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int root,
-                              const GatherOptions& options = {}) {
-  return detail::apply(autograd::gather_rows, group, local, root, detail::in_torch(options));
+                              const RowLayout& layout = {}, const CallOptions& options = {}) {
+  return detail::apply(autograd::gather_rows, group, local, root, layout, options);
 }
 /// `layout` and `whole` are read on root only. On other ranks `layout` may be empty and `whole`
 /// undefined.
 inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
-                               const RowLayout& layout, int root,
-                               const ResultOptions& options = {}) {
+                               const RowLayout& layout, int root, const CallOptions& options = {}) {
   const bool read = group.rank() == root && whole.defined();
   const at::Tensor part = read ? whole : detail::no_part_of(whole);
-  return detail::apply(autograd::scatter_rows, group, part, layout, root,
-                       detail::in_torch(options));
+  return detail::apply(autograd::scatter_rows, group, part, layout, root, options);
 }
 
 /// Returns a token [0]. Adding token.sum() to the loss makes the backward receive the gradient.

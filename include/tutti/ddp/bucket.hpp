@@ -37,6 +37,8 @@ class Bucket {
   /// @throws Error invalid_argument if it does not.
   Bucket(ProcessGroup& group, const TensorView& buffer, std::shared_ptr<const Slices> slices,
          int index = 0, int count = 1);
+  Bucket(const Bucket&) = default;  // Moves copy: group() is always set.
+  Bucket& operator=(const Bucket&) = default;
 
   int index() const noexcept { return index_; }
   int count() const noexcept { return count_; }  ///< Number of all buckets.

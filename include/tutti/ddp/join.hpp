@@ -1,7 +1,5 @@
 #pragma once
 
-#include <chrono>
-
 #include <tutti/ddp/gradient_reducer.hpp>
 
 namespace tutti {
@@ -19,7 +17,6 @@ struct JoinOptions {
   /// that its peers make before their gradients (a loss over zero rows), then calls
   /// GradientReducer::step_empty().
   bool make_empty_steps = true;
-  std::chrono::nanoseconds timeout{};  ///< Timeout of the exchange; 0: the group's.
 };
 
 /// Keeps ranks that run out of batches early in step with the others. One object per pass over the
@@ -39,7 +36,7 @@ struct JoinOptions {
 /// unchanged.
 ///
 /// On the wire: an all_reduce of 8 bytes per next(), for which the host waits. Thread rules are
-/// those of the reducer, which must outlive the Join. A value type.
+/// those of the reducer, which must outlive the Join. Move-only.
 class Join {
  public:
   /// Does not communicate. @throws Error invalid_argument for a reducer without parameters.
@@ -49,7 +46,7 @@ class Join {
   /// batch make a step; for ranks without a batch next() has made it.
   /// @throws Error mismatch on every rank for throw_on_early_termination, whose text lists the
   ///         ranks; otherwise as GradientReducer::step_empty().
-  bool next(bool has_batch);
+  bool next(bool has_batch, const CallOptions& options = {});
   /// Number of ranks with a batch in this step; valid after next() returned true.
   int ranks_with_batch() const noexcept { return with_batch_; }
 

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] ddp {
 
-/// The state of post_local_sgd_hook(): the step. Copies share nothing.
+/// The state of post_local_sgd_hook(): the step. Move-only.
 class PostLocalSgdState final : public HookState {
  public:
   /// @param start_step  earlier steps are reduced over all ranks; equal on all ranks.

@@ -16,7 +16,6 @@ struct SparseRows {
 struct SparseRowsOptions {
   double divisor = 1;         ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
   std::int64_t num_rows = 0;  ///< N, to check indices against. 0: any index from 0 on.
-  GatherOptions gather{};     ///< With a layout no sizes are exchanged.
 };
 
 /// Adds rows of equal index over the ranks. Gathers the rows of all ranks and adds them in rank
@@ -33,7 +32,8 @@ struct SparseRowsOptions {
 /// @throws Error as all_gather_rows(); invalid_argument on every rank, whose text names the first
 ///         wrong index and its rank. The group stays usable.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
-                           const ConstTensorView& rows, const SparseRowsOptions& options = {});
+                           const ConstTensorView& rows, const SparseRowsOptions& sparse = {},
+                           const RowLayout& layout = {}, const CallOptions& options = {});
 
 }  // namespace ddp
 }  // namespace tutti

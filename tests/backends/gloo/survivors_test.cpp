@@ -3,7 +3,6 @@
 
 #include <signal.h>
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>

@@ -4,9 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <random>
-#include <string>
 #include <thread>
 #include <vector>
 

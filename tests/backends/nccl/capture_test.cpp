@@ -190,7 +190,7 @@ TEST_F(Captured, WhatTheHostTakesPartInIsRefusedByName) {
         expect_error(Errc::unsupported, {"host memory", "graph"},
                      [&] { at.group.memory().copy(&here, data.data, sizeof here, at.stream()); });
         expect_error(Errc::unsupported, {"all_gather", "graph"},
-                     [&] { (void)all_gather_rows(at.group, data, {.call = options}); });
+                     [&] { (void)all_gather_rows(at.group, data, {}, options); });
         expect_error(Errc::unsupported, {"send", "graph"},
                      [&] { at.group.send(data, (at.rank + 1) % size, 0, options); });
         kept = at.group.all_reduce_async(data, ReduceOp::sum, options);

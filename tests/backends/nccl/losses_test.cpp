@@ -1,5 +1,4 @@
 #include <cstring>
-#include <numeric>
 
 #include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/focal.hpp>

@@ -1,4 +1,3 @@
-#include <numeric>
 
 #include "backends/nccl/groups.hpp"
 

@@ -2,7 +2,6 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cerrno>
 #include <thread>
 
 #include "backends/nccl/groups.hpp"

@@ -6,10 +6,8 @@
 #include <sys/mount.h>
 
 #include <chrono>
-#include <fstream>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>

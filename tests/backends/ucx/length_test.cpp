@@ -1,11 +1,9 @@
 // Messages of another length than the receiver expects. Collectives cannot send them, unless the
 // hashes of two different calls are equal.
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <memory_resource>
-#include <optional>
 #include <string>
 #include <vector>
 

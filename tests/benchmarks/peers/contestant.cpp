@@ -13,7 +13,6 @@
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
-#include <utility>
 
 namespace tutti::peers {
 namespace {

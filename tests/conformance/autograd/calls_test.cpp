@@ -90,11 +90,10 @@ TEST_P(AutogradCalls, AGatherIsOneCallAndSoIsItsAdjoint) {
   on_fresh_ranks(GetParam(), [](ProcessGroup& group) {
     Sent sent(group);
     const auto layout = RowLayout::equal(group.size(), 2);
-    const GatherOptions known{.layout = &layout};
     const Buffer x = put(group, Numbers(2));
     const Buffer c = put(group, Numbers(index(2 * group.size())));
     for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
-      const auto at = autograd::all_gather_rows(group, x, grad, known);
+      const auto at = autograd::all_gather_rows(group, x, grad, layout);
       EXPECT_EQ(sent.now(), Operations{Operation::all_gather});
       (void)at.back(group, c);
       EXPECT_EQ(sent.now(), grad == GradScale::local_slice ? Operations{}
@@ -142,7 +141,7 @@ TEST_P(AutogradCalls, WhatHasARootGoesBackInOneCall) {
     (void)all.back(group, all.value);
     EXPECT_EQ(sent.now(), Operations{Operation::reduce});
     const auto layout = RowLayout::equal(group.size(), 3);
-    const auto rows = autograd::gather_rows(group, x, 1, {.layout = &layout});
+    const auto rows = autograd::gather_rows(group, x, 1, layout);
     EXPECT_EQ(sent.now(), Operations{Operation::gather});
     (void)rows.back(group, rows.value);
     EXPECT_EQ(sent.now(), Operations{Operation::scatter});

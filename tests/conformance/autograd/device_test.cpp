@@ -61,7 +61,7 @@ TEST_P(AutogradDevice, WhatMovesAndSumsWorks) {
     const auto x = at.put({static_cast<float>(group.rank())});
     const auto layout = RowLayout::equal(group.size(), 1);
     for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
-      const auto all = autograd::all_gather_rows(group, x, grad, {.layout = &layout});
+      const auto all = autograd::all_gather_rows(group, x, grad, layout);
       EXPECT_EQ(at.read(all.value).back(), sum - 1);
       EXPECT_EQ(at.read(all.back(group, c).value),
                 std::vector<float>{grad == GradScale::sum ? sum : 1});

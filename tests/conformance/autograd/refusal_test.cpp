@@ -92,12 +92,11 @@ TEST_P(AutogradRefusal, ContradictingLayoutsRootsAndPermutationsAreRefused) {
     const auto expect_bad = [&](const auto& call) {
       expect_error(Errc::invalid_argument, {}, call);
     };
-    for (const RowLayout* layout : {&more, &longer}) {
-      const GatherOptions known{.layout = layout};
-      expect_bad([&] { autograd::all_gather_rows(group, x, GradScale::sum, known); });
-      expect_bad([&] { autograd::gather_rows(group, x, 0, known); });
-      expect_bad([&] { autograd::reduce_scatter_rows(group, x, *layout); });
-      const std::vector<std::int64_t> rows(layout->counts().begin(), layout->counts().end());
+    for (const RowLayout& layout : {more, longer}) {
+      expect_bad([&] { autograd::all_gather_rows(group, x, GradScale::sum, layout); });
+      expect_bad([&] { autograd::gather_rows(group, x, 0, layout); });
+      expect_bad([&] { autograd::reduce_scatter_rows(group, x, layout); });
+      const Rows rows = layout;
       expect_bad([&] { autograd::all_to_all_rows(group, x, rows, rows); });
     }
     const std::vector<std::int64_t> negative(index(size), -1);
@@ -137,18 +136,18 @@ std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullp
   const Buffer whole = put(group, Numbers(index(size)));
   const Buffer part = put(group, Numbers(1));
   const std::vector<std::int64_t> rows(index(size), 1);
-  const GatherOptions known{.layout = &layout, .memory = memory};
-  const ResultOptions given{.memory = memory};
+  const CallOptions given{.memory = memory};
   const auto roots_layout = group.rank() == 0 ? layout : RowLayout();
   std::vector<NamedBackward> all{
-      {"all_gather_rows", autograd::all_gather_rows(group, part, GradScale::sum, known).back},
+      {"all_gather_rows",
+       autograd::all_gather_rows(group, part, GradScale::sum, layout, given).back},
       {"reduce_scatter_rows",
        autograd::reduce_scatter_rows(group, whole, layout, ReduceOp::sum, given).back, true},
       {"all_to_all_rows", autograd::all_to_all_rows(group, whole, rows, rows, given).back},
       {"all_reduce", autograd::all_reduce(group, whole).back},
       {"reduce", autograd::reduce(group, whole, 0).back},
       {"broadcast", autograd::broadcast(group, whole, 0).back},
-      {"gather_rows", autograd::gather_rows(group, part, 0, known).back},
+      {"gather_rows", autograd::gather_rows(group, part, 0, layout, given).back},
       {"scatter_rows", autograd::scatter_rows(group, whole, roots_layout, 0).back, true}};
   if (group.memory().device().type == DeviceType::cpu)
     all.push_back({"product_of_others", autograd::product_of_others(group, whole).back});
@@ -233,8 +232,7 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
     const Buffer x = put(group, Numbers(1));
     const Buffer c = put(group, Numbers(index(group.size())));
     const std::vector<std::int64_t> rows(index(group.size()), 1);
-    const GatherOptions options{.layout = &layout, .memory = &memory};
-    const ResultOptions result{.memory = &memory};
+    const CallOptions options{.memory = &memory};
     const auto before = backwards(group, &memory);
     ended = group.rank() == 1;
     const auto expect_told = [&](const auto& call) {
@@ -244,9 +242,9 @@ TEST_P(AutogradRefusalOfOne, ARankWithoutMemoryForItsResultTellsTheOthers) {
         expect_error(Errc::mismatch, {"rank 1", "refused"}, call);
       expect_usable(group);
     };
-    expect_told([&] { autograd::all_gather_rows(group, x, GradScale::sum, options); });
-    expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, result); });
-    expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, result); });
+    expect_told([&] { autograd::all_gather_rows(group, x, GradScale::sum, layout, options); });
+    expect_told([&] { autograd::reduce_scatter_rows(group, c, layout, ReduceOp::sum, options); });
+    expect_told([&] { autograd::all_to_all_rows(group, c, rows, rows, options); });
     for (const NamedBackward& backward : before) {
       SCOPED_TRACE(backward.name);
       if (backward.name == "all_gather_rows" || backward.name == "all_to_all_rows")

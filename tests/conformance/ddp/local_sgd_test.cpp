@@ -1,7 +1,5 @@
 #include <tutti/ddp/local_sgd.hpp>
 
-#include <optional>
-
 #include "conformance/ddp/hook_steps.hpp"
 
 namespace tutti::test {

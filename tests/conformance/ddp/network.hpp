@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <random>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

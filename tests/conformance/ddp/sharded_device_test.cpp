@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <functional>
 
 #include <tutti/ddp/sharded_update.hpp>
@@ -78,9 +77,8 @@ TEST_P(ShardedOnDevice, SparseRowsAreAddedOnTheHost) {
     device.copy(indices.data, mine.data(), 16, stream.handle());
     const TensorView rows(device.allocate(16, {}), DType::f32, {2, 2}, device.device());
     device.fill(rows, static_cast<float>(group.rank() + 1), slow, stream.handle());
-    ddp::SparseRowsOptions options;
-    options.gather.call.stream = stream.handle();
-    const ddp::SparseRows sum = ddp::all_reduce_rows(group, indices, rows, options);
+    const ddp::SparseRows sum =
+        ddp::all_reduce_rows(group, indices, rows, {}, {}, {.stream = stream.handle()});
     EXPECT_EQ(sum.rows.device(), device.device());
     std::vector<std::int64_t> want_indices;
     std::vector<float> want;

@@ -206,22 +206,26 @@ TEST_P(Failures, LeavingAfterTheLastCallDisturbsNoRank) {
 }
 
 TEST_P(Failures, AbortEndsPendingCallsOnAllRanksWithItsText) {
+  RankBarrier issued(world().size);  // An async call after the abort would throw when it is made.
   on_fresh_ranks(world(), [&](ProcessGroup& group) {
     const Buffer data(group, DType::f32, {4});
     const std::string why = "the operator pressed the button";
     if (group.rank() == last()) {
       // Its own call is pending, too.
       std::thread button([&] {
+        issued.wait();
         std::this_thread::sleep_for(50ms);
         group.abort(why);
       });
       expect_error(Errc::aborted, {why}, [&] { group.recv(data, 0, 1); });
       button.join();
     } else if (group.rank() == 0) {
+      issued.wait();
       expect_error(Errc::aborted, {why}, [&] { group.barrier(); });
     } else {
       Work work = group.barrier_async();
       Work more = group.all_reduce_async(data);
+      issued.wait();
       expect_error(Errc::aborted, {why}, [&] { more.wait(); });
       expect_error(Errc::aborted, {why}, [&] { work.wait(); });
     }

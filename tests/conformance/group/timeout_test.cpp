@@ -76,7 +76,7 @@ TEST_P(FailuresByTimeout, ATimeoutHoldsForGathersAndSums) {
   const CallOptions options{.deadline = Deadline::after(5s), .timeout = 100ms};
   expect_ended(options, 100ms, [](ProcessGroup& group, const CallOptions& limits) {
     const Buffer data(group, DType::f32, {4});
-    (void)all_gather_rows(group, data, {.call = limits});
+    (void)all_gather_rows(group, data, {}, limits);
   });
   expect_ended(options, 100ms, [](ProcessGroup& group, const CallOptions& limits) {
     (void)sync_ddp(1.0, &group, "sum", {.deadline = limits.deadline, .timeout = limits.timeout});
@@ -158,7 +158,7 @@ TEST_P(RefusalOfTimeouts, ANegativeOneIsRefused) {
     expect_refused("barrier", [&] { group.barrier(options); });
     expect_refused("barrier", [&] { group.barrier_async(options).wait(); });
     expect_refused("", [&] { (void)sync_ddp(1.0, &group, "sum", {.timeout = -1ns}); });
-    expect_refused("", [&] { (void)all_gather_rows(group, data, {.call = options}); });
+    expect_refused("", [&] { (void)all_gather_rows(group, data, {}, options); });
     expect_refused("", [&] { (void)group.split(0, 0, options); });
     expect_refused("", [&] { (void)group.subset(std::vector{0}, options); });
     expect_refused("", [&] { (void)group.register_memory(data, options); });

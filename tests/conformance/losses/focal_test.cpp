@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <random>
 
 #include "conformance/losses/loss_rows.hpp"

@@ -1,6 +1,5 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 
-#include <cmath>
 #include <random>
 
 #include "conformance/losses/loss_rows.hpp"

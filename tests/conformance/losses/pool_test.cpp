@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <tutti/autograd.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>

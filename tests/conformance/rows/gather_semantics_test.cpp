@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -215,7 +214,7 @@ TEST_P(GatherSemantics, WithAGroupTheRanksAreStackedAlsoWhenThereIsOne) {
       EXPECT_EQ(calls_of(group), before + (inlines(group) || shape.numel() == 0 ? 1U : 2U));
       // Known to be equal: no sizes are exchanged.
       const RowLayout each = RowLayout::equal(group.size(), 1);
-      const MaybeOwned again = all_gather_ddp_if_available(mine, &group, {.layout = &each});
+      const MaybeOwned again = all_gather_ddp_if_available(mine, &group, each);
       EXPECT_TRUE(same_bits(content_of(group, again), concat(arrays).reshaped(stacked)));
     });
   }

@@ -56,7 +56,7 @@ TEST_P(GatherMatrix, AllGatherRowsKeepsRankOrder) {
         const auto unknown = all_gather_rows(group, in);
         EXPECT_TRUE(same_bits(content_of(group, unknown.data), want));
         EXPECT_EQ(unknown.layout, rows);
-        const auto known = all_gather_rows(group, in, {.layout = &rows});
+        const auto known = all_gather_rows(group, in, rows);
         EXPECT_TRUE(same_bits(content_of(group, known.data), want));
         EXPECT_EQ(known.layout, rows);
         EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
@@ -80,7 +80,7 @@ TEST_P(GatherMatrix, SeveralArraysShareOneExchange) {
       const auto before = calls_of(group);
       const auto unknown = all_gather_rows(group, locals);
       EXPECT_EQ(calls_of(group), before + 1 + (inlines(group) || rows.total() == 0 ? 0U : 3U));
-      const auto known = all_gather_rows(group, locals, {.layout = &rows});
+      const auto known = all_gather_rows(group, locals, rows);
       for (const auto* all : {&unknown, &known}) {
         ASSERT_EQ(all->data.size(), 3U);
         EXPECT_EQ(all->layout, rows);
@@ -156,7 +156,7 @@ TEST_P(GatherMatrix, PaddedRowsAreFollowedByTheFill) {
         const auto unknown = all_gather_padded(group, in, fill);
         EXPECT_TRUE(same(content_of(group, unknown.data), want));
         EXPECT_EQ(unknown.layout, rows);
-        const auto known = all_gather_padded(group, in, fill, {.layout = &rows});
+        const auto known = all_gather_padded(group, in, fill, rows);
         EXPECT_TRUE(same(content_of(group, known.data), want));
         EXPECT_EQ(known.layout, rows);
       });
@@ -177,8 +177,8 @@ TEST_P(GatherMatrix, GatherRowsAndScatterRowsAreEachOthersReverse) {
         const bool at_root = group.rank() == root;
         const Array& mine = parts[index(group.rank())];
         const Buffer in(group, mine);
-        for (const RowLayout* given : {static_cast<const RowLayout*>(nullptr), &rows}) {
-          const auto all = gather_rows(group, in, root, {.layout = given});
+        for (const RowLayout& given : {RowLayout(), rows}) {
+          const auto all = gather_rows(group, in, root, given);
           EXPECT_EQ(all.layout, rows);
           EXPECT_TRUE(same_bits(content_of(group, all.data), at_root ? want : Array(dtype(), {0})));
         }
@@ -208,7 +208,7 @@ TEST_P(ReduceScatterRows, GivesEveryRankItsRowsOfTheReduced) {
       const int rank = group.rank();
       const Buffer in(group, inputs[index(rank)]);
       const Tensor mine = reduce_scatter_rows(group, in, rows, op_of(GetParam().kind, scales, rank),
-                                              {.call = {.integer_avg = true}});
+                                              {.integer_avg = true});
       EXPECT_TRUE(
           same(content_of(group, mine), reduced.rows(offset(layout, rank), layout[index(rank)])));
       EXPECT_TRUE(same(in.read(), inputs[index(rank)])) << "the input was changed";
@@ -224,13 +224,13 @@ TEST_P(Gathering, AZeroDimensionalArrayIsOneRow) {
     Array want(DType::i32, {group.size()});
     for (int r = 0; r < group.size(); ++r) want.put<std::int32_t>(r, r + 10);
     const RowLayout rows = RowLayout::equal(group.size(), 1);
-    for (const RowLayout* given : {static_cast<const RowLayout*>(nullptr), &rows}) {
-      const auto all = all_gather_rows(group, mine, {.layout = given});
+    for (const RowLayout& given : {RowLayout(), rows}) {
+      const auto all = all_gather_rows(group, mine, given);
       EXPECT_TRUE(same(content_of(group, all.data), want));
       EXPECT_EQ(all.layout, rows);
-      const auto block = all_gather_padded(group, mine, 0, {.layout = given});
+      const auto block = all_gather_padded(group, mine, 0, given);
       EXPECT_TRUE(same(content_of(group, block.data), want.reshaped({group.size(), 1})));
-      const auto rooted = gather_rows(group, mine, 0, {.layout = given});
+      const auto rooted = gather_rows(group, mine, 0, given);
       EXPECT_TRUE(
           same(content_of(group, rooted.data), group.rank() == 0 ? want : Array(DType::i32, {0})));
     }
@@ -283,7 +283,7 @@ TEST_P(Gathering, SmallGathersAreOneRoundAndLargeOnesTwo) {
     const auto rows = RowLayout::equal(group.size(), max_inlined);
     EXPECT_EQ(calls([&] { (void)all_gather_rows(group, small); }), for_small);
     EXPECT_EQ(calls([&] { (void)all_gather_rows(group, large); }), two_rounds);
-    EXPECT_EQ(calls([&] { (void)all_gather_rows(group, small, {.layout = &rows}); }), 1U);
+    EXPECT_EQ(calls([&] { (void)all_gather_rows(group, small, rows); }), 1U);
     EXPECT_EQ(calls([&] { (void)all_gather_padded(group, small, 0); }), for_small);
     EXPECT_EQ(calls([&] { (void)gather_all_tensors(group, large); }), two_rounds);
     EXPECT_EQ(calls([&] { (void)exchange_rows(group, 3); }), one_round);
@@ -349,11 +349,11 @@ TEST_P(Gathering, ResultsAreInTheCallersMemory) {
       };
       const Buffer mine(group, DType::u8, {rows[group.rank()], row_bytes});
       const Buffer whole(group, DType::u8, {rows.total(), row_bytes});
-      for (const RowLayout* given : {static_cast<const RowLayout*>(nullptr), &rows}) {
-        const GatherOptions options{.layout = given, .memory = &memory};
-        expect_there(all_gather_rows(group, mine, options).data);
-        expect_there(all_gather_padded(group, mine, 0, options).data);
-        expect_there(gather_rows(group, mine, 0, options).data);
+      for (const RowLayout& given : {RowLayout(), rows}) {
+        const CallOptions options{.memory = &memory};
+        expect_there(all_gather_rows(group, mine, given, options).data);
+        expect_there(all_gather_padded(group, mine, 0, given, options).data);
+        expect_there(gather_rows(group, mine, 0, given, options).data);
       }
       expect_there(scatter_rows(group, whole, group.rank() == 0 ? rows : RowLayout(), 0,
                                 {.memory = &memory}));

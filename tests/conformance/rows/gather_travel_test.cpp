@@ -133,7 +133,7 @@ TEST_P(GatherTravel, CallsOneBehindTheOtherDoNotMix) {
       std::vector<Array> changed = parts;
       for (Array& part : changed) part.put<std::uint64_t>(0, mix(index(round)));
       const Buffer in(group, changed[index(group.rank())]);
-      const auto all = all_gather_rows(group, in, {.layout = &rows});
+      const auto all = all_gather_rows(group, in, rows);
       EXPECT_TRUE(same_bits(content_of(group, all.data), concat(changed)));
     }
   });
@@ -202,9 +202,9 @@ TEST_P(GatherTravelOfSeveral, NothingTravelsButTheRows) {
           heard.clear();
         };
         heard.clear();
-        (void)all_gather_rows(group, local, {.layout = &rows});
+        (void)all_gather_rows(group, local, rows);
         expect_clean("all_gather_rows with a layout");
-        (void)all_gather_padded(group, local, 0, {.layout = &rows});
+        (void)all_gather_padded(group, local, 0, rows);
         ASSERT_EQ(heard.size(), 1U);
         std::string padding = text;
         padding.resize(static_cast<std::size_t>(rows.max() * row_bytes), '\0');

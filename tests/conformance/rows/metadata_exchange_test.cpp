@@ -3,7 +3,6 @@
 #include <cstring>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 

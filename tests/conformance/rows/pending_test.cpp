@@ -51,12 +51,11 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
         const Buffer in(group, parts[index(group.rank())]);
         const Buffer whole(group, wholes[index(group.rank())]);
         const int root = group.size() - 1;
-        for (const RowLayout* known : {static_cast<const RowLayout*>(nullptr), &rows}) {
-          SCOPED_TRACE(known == nullptr ? "without a layout" : "with a layout");
-          const GatherOptions options{.layout = known};
-          auto all = all_gather_rows_async(group, in, options);
-          auto padded = all_gather_padded_async(group, in, 7, options);
-          auto at_root = gather_rows_async(group, in, root, options);
+        for (const RowLayout& known : {RowLayout(), rows}) {
+          SCOPED_TRACE(known.ranks() == 0 ? "without a layout" : "with a layout");
+          auto all = all_gather_rows_async(group, in, known);
+          auto padded = all_gather_padded_async(group, in, 7, known);
+          auto at_root = gather_rows_async(group, in, root, known);
           auto sums = reduce_scatter_rows_async(group, whole, rows);
           // Waits in another order than that of the calls.
           const Tensor sum = sums.get();
@@ -65,8 +64,8 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
           const GatheredRows gathered = all.get();
           EXPECT_TRUE(same_bits(content_of(group, gathered.data), concat(parts)));
           EXPECT_EQ(gathered.layout, rows);
-          expect_same(group, rooted, gather_rows(group, in, root, options));
-          const PaddedRows want = all_gather_padded(group, in, 7, options);
+          expect_same(group, rooted, gather_rows(group, in, root, known));
+          const PaddedRows want = all_gather_padded(group, in, 7, known);
           EXPECT_TRUE(same_bits(content_of(group, blocks.data), content_of(group, want.data)));
           EXPECT_EQ(blocks.layout, rows);
           const Tensor want_sum = reduce_scatter_rows(group, whole, rows);
@@ -85,11 +84,10 @@ TEST_P(PendingGathers, WithALayoutNothingWaits) {
     const Buffer token(group, array_of<float>({3}));
     // Makes its calls after rank 0 has made all of them.
     if (group.rank() == 1) group.recv(token, 0, 4, soon);
-    const GatherOptions options{.layout = &rows, .call = soon};
-    auto all = all_gather_rows_async(group, in, options);
-    auto padded = all_gather_padded_async(group, in, 0, options);
-    auto at_root = gather_rows_async(group, in, 0, options);
-    auto sums = reduce_scatter_rows_async(group, whole, rows, ReduceOp::max, {.call = soon});
+    auto all = all_gather_rows_async(group, in, rows, soon);
+    auto padded = all_gather_padded_async(group, in, 0, rows, soon);
+    auto at_root = gather_rows_async(group, in, 0, rows, soon);
+    auto sums = reduce_scatter_rows_async(group, whole, rows, ReduceOp::max, soon);
     if (group.rank() == 0) {
       EXPECT_FALSE(all.done());
       group.send(token, 1, 4, soon);
@@ -105,16 +103,15 @@ TEST_P(GatherPending, GivesItsValueOnceAndMayBeMovedAndDropped) {
   on_ranks(world(), [](ProcessGroup& group) {
     const auto rows = RowLayout::equal(group.size(), 1);
     const Buffer in(group, array_of<float>({1}));
-    const GatherOptions options{.layout = &rows};
-    auto first = all_gather_rows_async(group, in, options);
-    first = all_gather_rows_async(group, in, options);
+    auto first = all_gather_rows_async(group, in, rows);
+    first = all_gather_rows_async(group, in, rows);
     auto moved = std::move(first);
     EXPECT_TRUE(moved.wait_until(Deadline::none()));
     EXPECT_EQ(moved.get().data.shape(), Shape{group.size()});
     expect_error(Errc::invalid_argument,
                  {"Pending::get() was already called; it returns the result once"},
                  [&] { (void)moved.get(); });
-    { const auto dropped = all_gather_padded_async(group, in, 0, options); }
+    { const auto dropped = all_gather_padded_async(group, in, 0, rows); }
     expect_usable(group);
   });
 }
@@ -126,7 +123,9 @@ TEST_P(GatherPending, IsRefusedInsideACoalesce) {
     {
       Coalesce together(group);
       expect_error(Errc::invalid_argument, {"all_gather_rows_async", "Coalesce", "launch()"},
-                   [&] { (void)all_gather_rows_async(group, in, {.layout = &rows}); });
+                   [&] { (void)all_gather_rows_async(group, in, rows); });
+      expect_error(Errc::invalid_argument, {"launch()"},
+                   [&] { (void)all_to_all_rows_async(group, in, Rows(1)); });
     }
     expect_usable(group);
   });
@@ -136,20 +135,20 @@ TEST_P(GatherPending, RefusalsAreThrownByTheCall) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Buffer in(group, array_of<std::int32_t>({1, 2}));
     const auto more = RowLayout::equal(group.size(), 3);
-    const GatherOptions contradicting{.layout = &more};
     const auto expect_bad = [&](const std::vector<std::string>& texts, const auto& call) {
       expect_error(Errc::invalid_argument, texts, call);
     };
     const std::string says = "the argument rows gives 3 for rank " + std::to_string(group.rank());
-    expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, contradicting); });
-    expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, contradicting); });
-    expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, contradicting); });
+    expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, more); });
+    expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, more); });
+    expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, more); });
+    expect_bad({"send_rows"}, [&] { (void)all_to_all_rows_async(group, in, Rows(5)); });
     expect_bad({"add up to"}, [&] { (void)reduce_scatter_rows_async(group, in, more); });
     expect_bad({"fill 0.5 is not a value of i32"},
                [&] { (void)all_gather_padded_async(group, in, 0.5); });
     expect_bad({"root is -1"}, [&] { (void)gather_rows_async(group, in, -1); });
     expect_bad({"timeout is -1 ns"},
-               [&] { (void)all_gather_rows_async(group, in, {.call = {.timeout = -1ns}}); });
+               [&] { (void)all_gather_rows_async(group, in, {}, {.timeout = -1ns}); });
     expect_usable(group);
   });
 }
@@ -174,7 +173,7 @@ TEST_P(PendingGathers, ATimeoutIsThrownByGet) {
     if (group.rank() != size() - 1) {
       const auto rows = RowLayout::equal(group.size(), 2);
       const Buffer in(group, array_of<float>({1, 2}));
-      auto all = all_gather_rows_async(group, in, {.layout = &rows, .call = {.timeout = 100ms}});
+      auto all = all_gather_rows_async(group, in, rows, {.timeout = 100ms});
       expect_error({Errc::timeout, Errc::peer_lost, Errc::aborted}, {"all_gather"},
                    [&] { (void)all.get(); });
       expect_error(Errc::invalid_argument, {"was already called"}, [&] { (void)all.get(); });

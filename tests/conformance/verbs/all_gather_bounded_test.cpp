@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "conformance/cells.hpp"
 #include "support/gather_bounded.hpp"

@@ -1,5 +1,4 @@
 #include <chrono>
-#include <span>
 #include <utility>
 #include <vector>
 

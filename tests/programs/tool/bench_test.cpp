@@ -515,18 +515,24 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
     EXPECT_TRUE(contains(err.text(), part)) << part << "\n" << err.text();
 }
 
-TEST(Bench, AnInterruptFinishesTheSizeAndNoMore) {
-  Interrupt interrupt;
+/// Runs three sizes, in the second of which `end` is called.
+Result interrupted(Interrupt& interrupt, const std::function<void()>& end) {
   BenchOptions options = two_ranks(
       1, [&, calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
-        if (++*calls == 15) interrupt.ask();  // In the second size.
+        if (++*calls == 15) end();
         return real(ops, call);
       });
   options.request.sizes = parse_sizes("8,16,32");
   options.interrupt = &interrupt;
-  const Result r = run(options);
+  Result r = run(options);
   EXPECT_EQ(r.code, Exit::interrupted);
   EXPECT_EQ(r.json.at("status"), "interrupted");
+  return r;
+}
+
+TEST(Bench, AnInterruptFinishesTheSizeAndNoMore) {
+  Interrupt interrupt;
+  const Result r = interrupted(interrupt, [&] { interrupt.ask(); });
   ASSERT_EQ(r.json.at("results").size(), 2U);
   EXPECT_EQ(r.json.at("results").at(1).at("time_us").at("n"), 10);
   EXPECT_TRUE(contains(r.json.at("notes").dump(), "interrupted: 1 of 3 rows")) << r.json;
@@ -534,16 +540,7 @@ TEST(Bench, AnInterruptFinishesTheSizeAndNoMore) {
 
 TEST(Bench, AnAbortOnRequestKeepsWhatWasComplete) {
   Interrupt interrupt;
-  BenchOptions options = two_ranks(
-      1, [&, calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
-        if (++*calls == 15) interrupt.abort("enough");
-        return real(ops, call);
-      });
-  options.request.sizes = parse_sizes("8,16,32");
-  options.interrupt = &interrupt;
-  const Result r = run(options);
-  EXPECT_EQ(r.code, Exit::interrupted);
-  EXPECT_EQ(r.json.at("status"), "interrupted");
+  const Result r = interrupted(interrupt, [&] { interrupt.abort("enough"); });
   EXPECT_EQ(r.json.at("results").size(), 1U);
   EXPECT_FALSE(interrupt.abort("there is no group any more"));
 }

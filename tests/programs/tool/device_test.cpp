@@ -2,9 +2,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

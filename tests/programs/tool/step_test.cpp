@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <limits>
-#include <map>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -531,45 +530,32 @@ TEST(CheckedMode, AStoreThatFailsIsAnErrorOfTheCall) {
                  {.store = store});
 }
 
-TEST(CheckedMode, AStoreThatFailsWhileAMessageIsOnItsWayIsAnErrorOfItsWork) {
-  const auto store = std::make_shared<WatchedStore>();
-  Fresh fresh = over_mute();
-  fresh.store = store;
-  RankBarrier barrier(2);
-  on_fresh_ranks(
-      checked_world(2),
-      [&](ProcessGroup& group) {
-        std::vector<float> data(4);
-        Work work = group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(data, 0);
-        EXPECT_FALSE(work.wait_for(50ms));
-        barrier.wait();
-        store->fails = true;
-        expect_error({Errc::backend, Errc::aborted}, {}, [&] { work.wait(); });
-        // A failure without a waiting thread does not end the program.
-        barrier.wait();
-      },
-      fresh);
-}
-
-TEST(CheckedMode, AStoreThatFailsUnderAnAbandonedWorkDoesNotEndTheProgram) {
-  const auto store = std::make_shared<WatchedStore>();
-  Fresh fresh = over_mute();
-  fresh.store = store;
-  RankBarrier barrier(2);
-  on_fresh_ranks(
-      checked_world(2),
-      [&](ProcessGroup& group) {
-        std::vector<float> data(4);
-        {
-          const Work work = group.rank() == 0 ? group.send_async(data, 1, 0, {.deadline = 2s})
-                                              : group.recv_async(data, 0, 0, {.deadline = 2s});
+TEST(CheckedMode, AStoreThatFailsWhileAMessageIsOnItsWayIsAnErrorOfItsWorkOrOfTheNextCall) {
+  for (const bool abandons : {false, true}) {
+    const auto store = std::make_shared<WatchedStore>();
+    Fresh fresh = over_mute();
+    fresh.store = store;
+    RankBarrier barrier(2);
+    on_fresh_ranks(
+        checked_world(2),
+        [&](ProcessGroup& group) {
+          std::vector<float> data(4);
+          {
+            Work work = group.rank() == 0 ? group.send_async(data, 1, 0, {.deadline = 2s})
+                                          : group.recv_async(data, 0, 0, {.deadline = 2s});
+            EXPECT_FALSE(work.wait_for(50ms));
+            barrier.wait();
+            store->fails = true;
+            if (!abandons) expect_error({Errc::backend, Errc::aborted}, {}, [&] { work.wait(); });
+          }
+          if (abandons) {
+            EXPECT_THROW(group.barrier(), Error);
+          }
+          // A failure without a waiting thread does not end the program.
           barrier.wait();
-          store->fails = true;
-        }
-        EXPECT_THROW(group.barrier(), Error);
-        barrier.wait();
-      },
-      fresh);
+        },
+        fresh);
+  }
 }
 
 }  // namespace

@@ -238,11 +238,22 @@ TEST_F(CoalesceTest, WaitingBeforeTheLaunchIsAnErrorThatSaysSo) {
   auto group = make("a");
   Coalesce together(group);
   Work one = group.all_reduce_async(data);
+  EXPECT_FALSE(one.wait_for(1h));
   expect_error(Errc::invalid_argument, {"launch()"}, [&] { one.wait(); });
   Work two = group.all_reduce_async(data);
   expect_error(Errc::unsupported, {"launch()"}, [&] { (void)std::move(two).then([] {}); });
   together.launch().wait();
   EXPECT_EQ(launches.get().at(0).operations.size(), 2U);
+}
+
+TEST_F(CoalesceTest, AddTakesTheWorkOfItsCallsAlone) {
+  auto group = make("a");
+  auto other = make("b");
+  Coalesce together(group);
+  together.add(group.all_reduce_async(data));
+  expect_error(Errc::invalid_argument, {"add()"}, [&] { together.add(other.barrier_async()); });
+  together.launch().wait();
+  expect_error(Errc::invalid_argument, {"add()"}, [&] { together.add(group.barrier_async()); });
 }
 
 TEST_F(CoalesceTest, EndingWithoutLaunchSendsNothingAndTheNextCallThrowsIt) {

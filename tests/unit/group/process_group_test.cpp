@@ -13,8 +13,10 @@
 #include <tutti/backend/backend.hpp>
 #include <tutti/backend/forwarding_backend.hpp>
 #include <tutti/coalesce.hpp>
+#include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/local_sgd.hpp>
 #include <tutti/gather.hpp>
+#include <tutti/losses/smooth_ap.hpp>
 #include <tutti/sync.hpp>
 
 #include "support/errors.hpp"
@@ -108,6 +110,10 @@ TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
       [&] { (void)sync_ddp(1.0, &group); },
       [&] { Coalesce together(group); },
       [&] { ddp::PeriodicModelAverager(group, 1); },
+      [&] {
+        ddp::GradientReducer(group, {{"x", v}});
+      },
+      [&] { (void)losses::SmoothAp()(group, {.logits = v, .targets = v}); },
   };
   for (std::size_t i = 0; i < all.size(); ++i) {
     SCOPED_TRACE(i);

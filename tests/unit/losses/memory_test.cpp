@@ -1,6 +1,5 @@
 #include <sys/resource.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <new>

@@ -1,6 +1,5 @@
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

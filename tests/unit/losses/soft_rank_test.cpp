@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <fmt/format.h>

@@ -1,7 +1,5 @@
 // The CUDA runtime of the double: devices, streams and events.
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 

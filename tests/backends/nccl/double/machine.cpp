@@ -1,7 +1,6 @@
 #include "backends/nccl/double/machine.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>

@@ -1,9 +1,7 @@
 // Operations of the double: groups, connecting, and the rules for callers.
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
-#include <utility>
 
 #include "support/dtypes.hpp"
 

@@ -61,11 +61,23 @@ inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& 
   return Collective::apply(in, anchor, &group, call);
 }
 
-/// Records forward(group, in, args...) as a node.
+/// Sets options.memory to torch's memory, unless the caller has set it.
+inline CallOptions in_torch(CallOptions options) {
+  if (options.memory == nullptr) options.memory = &memory();
+  return options;
+}
+template <typename T>
+const T& in_torch(const T& argument) {
+  return argument;
+}
+
+/// Records forward(group, in, args...) as a node, with results in torch's memory.
 template <typename Forward, typename... Args>
 at::Tensor apply(const Forward& forward, ProcessGroup& group, const at::Tensor& in,
                  const Args&... args) {
-  return record(group, in, [&](const ConstTensorView& x) { return forward(group, x, args...); });
+  return record(group, in, [&](const ConstTensorView& x) {
+    return autograd::Differentiable(forward(group, x, in_torch(args)...));
+  });
 }
 
 /// The input of a node that reads no data: [0], attached to the graph of `x` if `x` is in one.
