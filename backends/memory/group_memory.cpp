@@ -14,7 +14,9 @@ std::string record_of(const Error& why) {
   auto record = internal::encode_error(why);
   if (record.size() <= capacity) return record;
   auto where = why.where();
+  // Now 3/4 of the capacity at the most.
   if (where.group.size() > capacity / 8) where.group.clear();
+  if (where.operation.size() > capacity / 8) where.operation.clear();
   if (where.missing.size() > capacity / 8) where.missing.clear();
   const auto rest = internal::encode_error({why.code(), "", where}).size();
   return internal::encode_error({why.code(), why.message().substr(0, capacity - rest), where});
