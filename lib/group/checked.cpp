@@ -70,6 +70,7 @@ class Checked final : public HostBackend {
   }
 
   void abort(std::string_view why) noexcept override {
+    if (const auto cause = inner_->failure()) return give_up(*cause);
     give_up(Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
                   {.rank = rank()}));
   }
@@ -325,7 +326,11 @@ class Checked final : public HostBackend {
   /// @param all  the operations that the inner backend refuses then.
   void compare_all(std::span<const Op> ops, std::span<const Op> all, const Call& call) {
     if (ops.empty()) return;
-    if (const auto cause = inner_->failure()) throw broken(*cause);
+    if (const auto cause = inner_->failure()) {
+      // A peer that is lost belongs to no call: every call ends with it.
+      const bool of_all = cause->code() == Errc::peer_lost && cause->where().operation.empty();
+      throw Error(of_all ? with_location(*cause, group(), ops, call, rank()) : broken(*cause));
+    }
     std::vector<Bytes> encoded(static_cast<std::size_t>(size_));
     auto& mine = encoded[static_cast<std::size_t>(rank())];
     mine = encode(ops, call);
