@@ -7,6 +7,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
+#include <gtest/gtest.h>
 
 #include <tutti/adapters/torch.hpp>
 
