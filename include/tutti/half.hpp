@@ -13,7 +13,7 @@ namespace detail {
 
 /// Decodes a float of 1 + `exp_bits` + `man_bits` bits.
 template <int exp_bits, int man_bits, bool has_infinity>
-constexpr float decode_small(std::uint32_t bits) noexcept {
+[[gnu::visibility("hidden")]] constexpr float decode_small(std::uint32_t bits) noexcept {
   if constexpr (exp_bits == 8) return std::bit_cast<float>(bits << (23 - man_bits));
   constexpr std::uint32_t exp_mask = (1U << exp_bits) - 1;
   constexpr std::uint32_t man_mask = (1U << man_bits) - 1;
@@ -34,7 +34,7 @@ constexpr float decode_small(std::uint32_t bits) noexcept {
 }
 
 template <int exp_bits, int man_bits, bool has_infinity>
-constexpr std::uint32_t encode_small(float value) noexcept {
+[[gnu::visibility("hidden")]] constexpr std::uint32_t encode_small(float value) noexcept {
   constexpr std::uint32_t exp_mask = (1U << exp_bits) - 1;
   constexpr int bias = (1 << (exp_bits - 1)) - 1;
   constexpr std::uint32_t infinity = exp_mask << man_bits;
