@@ -24,8 +24,8 @@ namespace [[gnu::visibility("default")]] tutti {
 
 /// N ranks that issue the same collectives in the same order. A handle, move-only; what refers to a
 /// group (a pending Work, a reducer) keeps it alive. A group that has been moved from throws
-/// invalid_argument. Calls of several threads run in one order, which must be equal
-/// on all ranks; point-to-point never waits for a collective.
+/// invalid_argument. Calls of several threads run in one order, which must be equal on all ranks;
+/// point-to-point never waits for a collective.
 ///
 /// Every verb has two forms. `verb(...)` on host memory returns when the caller may reuse the
 /// buffers; on a device it is ordered on CallOptions::stream and does not block the host.

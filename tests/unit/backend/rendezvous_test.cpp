@@ -60,7 +60,7 @@ TEST(Rendezvous, NamesTheRanksThatHaveNotJoined) {
               std::string::npos)
         << error.what();
     EXPECT_EQ(error.where().missing, (std::vector{0, 2, 3}));
-    // A timeout of one key, which names no rank, is not the fault of the rank that waited.
+    // The error of a deadline without a missing rank does not name the rank that waited.
     (void)rendezvous.give_up(Error(Errc::timeout, "no answer"));
     EXPECT_EQ(expect_error(Errc::timeout, {"no answer"}, [&] { rendezvous.check(); }).where().rank,
               -1);
