@@ -34,6 +34,11 @@ using namespace std::chrono_literals;
 /// The longest time until a waiting call notices an abort or a failure of the inner backend.
 constexpr auto look_up = 20ms;
 
+/// True for a lost peer, which belongs to no call: every call ends with it.
+bool is_of_all(const Error& cause) {
+  return cause.code() == Errc::peer_lost && cause.where().operation.empty();
+}
+
 class Checked final : public HostBackend {
  public:
   Checked(std::unique_ptr<Backend> inner, std::shared_ptr<Store> store, const std::string& group,
@@ -70,7 +75,7 @@ class Checked final : public HostBackend {
   }
 
   void abort(std::string_view why) noexcept override {
-    if (const auto cause = inner_->failure()) return give_up(*cause);
+    if (const auto cause = inner_->failure(); cause && is_of_all(*cause)) return give_up(*cause);
     give_up(Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
                   {.rank = rank()}));
   }
@@ -326,11 +331,9 @@ class Checked final : public HostBackend {
   /// @param all  the operations that the inner backend refuses then.
   void compare_all(std::span<const Op> ops, std::span<const Op> all, const Call& call) {
     if (ops.empty()) return;
-    if (const auto cause = inner_->failure()) {
-      // A peer that is lost belongs to no call: every call ends with it.
-      const bool of_all = cause->code() == Errc::peer_lost && cause->where().operation.empty();
-      throw Error(of_all ? with_location(*cause, group(), ops, call, rank()) : broken(*cause));
-    }
+    if (const auto cause = inner_->failure())
+      throw Error(is_of_all(*cause) ? with_location(*cause, group(), ops, call, rank())
+                                    : broken(*cause));
     std::vector<Bytes> encoded(static_cast<std::size_t>(size_));
     auto& mine = encoded[static_cast<std::size_t>(rank())];
     mine = encode(ops, call);
