@@ -119,8 +119,15 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
     return array;
   };
   plan->m = make(elements);
-  plan->sent = make(plan->sent_numel);
-  plan->q = make(of_q);
+  const auto make_summed = [&](std::int64_t count) {
+    const DType dtype = bucket.buffer().dtype;
+    Summed sum{make(count), {}};
+    if (dtype != sum.array.dtype())
+      sum.narrow = Tensor(bucket.group().memory(), Shape::vector(count), dtype);
+    return sum;
+  };
+  plan->sent = make_summed(plan->sent_numel);
+  plan->q = make_summed(of_q);
   plan->row = make(of_row);
 
   for (const Segment& s : plan->compressed)
@@ -129,7 +136,7 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
   errors.take(filling | static_cast<std::uint64_t>(bucket.index()),
               part(plan->m, used, elements - used));
   for (Matrix& matrix : plan->matrices) {
-    const TensorView q = part(plan->q, matrix.q, matrix.columns * matrix.rank);
+    const TensorView q = part(plan->q.array, matrix.q, matrix.columns * matrix.rank);
     // A rebuilt bucket is another matrix, so its Q may have another size.
     matrix.has_q = form == Form::batched ? factors.take(matrix.id, q)
                                          : factors.take_or_throw(matrix.id, q, "Q of parameter");
@@ -148,7 +155,7 @@ void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_err
   }
   if (options.warm_start)
     for (const Matrix& matrix : plan.matrices)
-      of_factors.put(matrix.id, part(plan.q, matrix.q, matrix.columns * matrix.rank));
+      of_factors.put(matrix.id, part(plan.q.array, matrix.q, matrix.columns * matrix.rank));
 }
 
 Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
@@ -182,10 +189,10 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
   ProcessGroup& group = bucket.group();
   // All ranks issue both calls here in the same order. project() runs between the two.
   std::array<Work, 2> sums;
-  sums[0] = group.all_reduce_async(plan.sent, ReduceOp::sum, bucket.call()).then([&plan] {
+  sums[0] = group.all_reduce_async(plan.sent.message(), ReduceOp::sum, bucket.call()).then([&plan] {
     project(plan);
   });
-  sums[1] = group.all_reduce_async(plan.q, ReduceOp::sum, bucket.call());
+  sums[1] = group.all_reduce_async(plan.q.message(), ReduceOp::sum, bucket.call());
   return Work::all(sums).then([&plan, &bucket] { decompress(plan, bucket); });
 }
 
@@ -221,7 +228,7 @@ double PowerSgdState::compression_rate() const noexcept {
   std::int64_t after = 0;
   for (const auto& plan : impl_->plans) {
     for (const Slice& slice : plan->slices) before += slice.shape.numel();
-    after += plan->sent_numel + plan->q.shape().numel();
+    after += plan->sent_numel + plan->q.array.shape().numel();
   }
   return after == 0 ? 1 : static_cast<double>(before) / static_cast<double>(after);
 }

@@ -61,26 +61,42 @@ void start_q(const PowerSgdOptions& options, Matrix& matrix, std::int64_t step, 
   orthogonalize<T>(q, matrix.columns, matrix.rank, options.orthogonalization_epsilon, refill);
 }
 
+/// Writes the array to its message, or the message to its array.
+template <typename T>
+void to_message(Summed& sum) {
+  const Segment all{0, 0, 0, sum.array.shape().numel()};
+  if (sum.narrow.data() != nullptr)
+    unpack(std::span(&all, 1), data<T>(sum.array), T(1), sum.narrow);
+}
+template <typename T>
+void from_message(Summed& sum) {
+  const Segment all{0, 0, 0, sum.array.shape().numel()};
+  if (sum.narrow.data() != nullptr) pack(std::span(&all, 1), sum.narrow, data<T>(sum.array), false);
+}
+
 template <typename T>
 void compress_as(Plan& plan, const Bucket& bucket, std::int64_t step) {
   pack(std::span(plan.compressed), bucket.buffer(), data<T>(plan.m), plan.options->error_feedback);
-  pack(std::span(plan.rest), bucket.buffer(), data<T>(plan.sent), false);
+  pack(std::span(plan.rest), bucket.buffer(), data<T>(plan.sent.array), false);
   for (Matrix& matrix : plan.matrices) {
-    T* q = data<T>(plan.q) + matrix.q;
+    T* q = data<T>(plan.q.array) + matrix.q;
     start_q(*plan.options, matrix, step, q);
     multiply(data<T>(plan.m) + matrix.at, matrix.rows, matrix.columns, q, matrix.rank,
-             data<T>(plan.sent) + matrix.p);
+             data<T>(plan.sent.array) + matrix.p);
   }
+  to_message<T>(plan.sent);
 }
 
 template <typename T>
 void project_as(Plan& plan) {
+  from_message<T>(plan.sent);
   for (const Matrix& matrix : plan.matrices) {
-    T* p = data<T>(plan.sent) + matrix.p;
+    T* p = data<T>(plan.sent.array) + matrix.p;
     orthogonalize(p, matrix.rows, matrix.rank, plan.options->orthogonalization_epsilon);
     multiply_transposed(data<T>(plan.m) + matrix.at, matrix.rows, matrix.columns, p, matrix.rank,
-                        data<T>(plan.q) + matrix.q);
+                        data<T>(plan.q.array) + matrix.q);
   }
+  to_message<T>(plan.q);
 }
 
 /// Writes consecutive elements of m, times `scale`, to the gradients in the bucket.
@@ -114,15 +130,16 @@ class RowWriter {
 
 template <typename T>
 void decompress_as(Plan& plan, const Bucket& bucket) {
+  from_message<T>(plan.q);
   // The error is the difference from the mean over the ranks, whatever the divisor of the result.
   const int size = bucket.group().size();
   RowWriter<T> writer(plan.compressed, bucket.buffer(), static_cast<T>(size / bucket.divisor()));
   T* row = data<T>(plan.row);
-  T* q = data<T>(plan.q);
-  for (std::int64_t i = 0; i < plan.q.shape().numel(); ++i) q[i] /= static_cast<T>(size);
+  T* q = data<T>(plan.q.array);
+  for (std::int64_t i = 0; i < plan.q.array.shape().numel(); ++i) q[i] /= static_cast<T>(size);
   for (const Matrix& matrix : plan.matrices)
     for (std::int64_t i = 0; i < matrix.rows; ++i) {
-      product_row(data<T>(plan.sent) + matrix.p, matrix.rows, i, q + matrix.q, matrix.columns,
+      product_row(data<T>(plan.sent.array) + matrix.p, matrix.rows, i, q + matrix.q, matrix.columns,
                   matrix.rank, row);
       const std::int64_t at = matrix.at + i * matrix.columns;
       writer.write(at, row, matrix.columns);
@@ -133,7 +150,7 @@ void decompress_as(Plan& plan, const Bucket& bucket) {
         m[j] = std::isfinite(error) ? error : T(0);
       }
     }
-  unpack(std::span(plan.rest), data<T>(plan.sent), static_cast<T>(1 / bucket.divisor()),
+  unpack(std::span(plan.rest), data<T>(plan.sent.array), static_cast<T>(1 / bucket.divisor()),
          bucket.buffer());
 }
 

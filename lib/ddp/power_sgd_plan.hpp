@@ -22,6 +22,14 @@ struct Matrix {
   bool has_q = false;  // Plan::q holds the Q of an earlier step.
 };
 
+/// An array of the compute type that is summed over the ranks in the bucket's dtype.
+struct Summed {
+  Tensor array;
+  Tensor narrow;  // The message if the bucket's dtype has 2 bytes; otherwise empty.
+
+  TensorView message() { return narrow.data() == nullptr ? array : narrow; }
+};
+
 /// The compression of a bucket by PowerSGD. The arrays have the compute type.
 struct Plan {
   const PowerSgdOptions* options = nullptr;
@@ -31,8 +39,8 @@ struct Plan {
   std::vector<Matrix> matrices;
   std::int64_t sent_numel = 0;
   Tensor m;     // The matrices; between steps their errors.
-  Tensor sent;  // P of all matrices, then the uncompressed gradients.
-  Tensor q;
+  Summed sent;  // P of all matrices, then the uncompressed gradients.
+  Summed q;
   Tensor row;
 };
 

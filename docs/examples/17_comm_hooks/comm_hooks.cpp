@@ -56,6 +56,7 @@ struct Case {
   /// Makes the hook, with state of its own, on each rank.
   std::function<ddp::CommHook(tutti::ProcessGroup& pair)> make;
   bool averages = false;
+  bool wraps = true;
 };
 
 struct Result {
@@ -63,12 +64,13 @@ struct Result {
   double loss = 0;   // Over all rows, after the last step.
 };
 
-Result train(tutti::ProcessGroup& group, const Case& c) {
+Result train(tutti::ProcessGroup& group, const Case& c, bool in_fp16) {
   const auto data = mlp::make_spirals();
   mlp::Network<float> network({2, 64, 64, 1}, 7);
   auto pair = group.split(group.rank() / 2);  // Of two ranks; outlives the hook.
   ddp::GradientReducer reducer(group, network.parameters());
-  reducer.set_hook(c.make(*pair));
+  const ddp::CommHook hook = c.make(*pair);
+  reducer.set_hook(in_fp16 ? ddp::fp16_compress_wrapper(hook) : hook);
   ddp::PeriodicModelAverager averager(group, period, local_from);
   std::vector<tutti::TensorView> values;
   for (std::size_t id = 0; id < network.parameter_count(); ++id)
@@ -89,7 +91,7 @@ Result train(tutti::ProcessGroup& group, const Case& c) {
   return {(in_group.sent() + in_pair.sent()) / steps, network.loss(data)};
 }
 
-Result on_all_ranks(const Case& c) {
+Result on_all_ranks(const Case& c, bool in_fp16 = false) {
   const auto store = tutti::make_memory_store();
   Result result;
   std::vector<std::jthread> threads;
@@ -97,7 +99,7 @@ Result on_all_ranks(const Case& c) {
     threads.emplace_back([&, rank] {
       auto group = tutti::ProcessGroup::create(
           {.backend = "local", .store = store, .rank = rank, .size = ranks});
-      const Result mine = train(group, c);
+      const Result mine = train(group, c, in_fp16);
       if (rank == 0) result = mine;
     });
   threads.clear();
@@ -124,8 +126,12 @@ int main() {
   const Case uncompressed{"all_reduce", [](auto&) { return ddp::all_reduce_hook; }};
   const Case rank_4{"PowerSGD, rank 4", [](auto&) { return power_sgd(4); }};
   std::map<std::string, Result> results;
-  std::printf("| hook                           | bytes per step | of all_reduce | final loss |\n");
-  std::printf("|--------------------------------|---------------:|--------------:|-----------:|\n");
+  std::printf(
+      "| hook                          | bytes/step | of f32    |    loss | fp16 bytes |    loss "
+      "|\n");
+  std::printf(
+      "|-------------------------------|-----------:|----------:|--------:|-----------:|--------:|"
+      "\n");
   for (const Case& c : {
            uncompressed,
            Case{"fp16", [](auto&) { return ddp::fp16_compress_hook(); }},
@@ -134,13 +140,19 @@ int main() {
            Case{"PowerSGD, rank 1", [](auto&) { return power_sgd(1); }},
            Case{"PowerSGD, rank 1, no feedback", [](auto&) { return power_sgd(1, false); }},
            Case{"batched PowerSGD, rank 4", [](auto&) { return batched_power_sgd(4); }},
-           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }},
+           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }, false, false},
            Case{"local SGD", local_sgd, true},
            Case{"noop", [](auto&) { return ddp::noop_hook; }},
        }) {
     const Result& result = results[c.name] = on_all_ranks(c);
-    std::printf("| %-30s | %14.0f | %11.1f %% | %10.5f |\n", c.name.c_str(), result.bytes,
+    std::printf("| %-29s | %10.0f | %7.1f %% | %7.5f |", c.name.c_str(), result.bytes,
                 100 * result.bytes / results[uncompressed.name].bytes, result.loss);
+    if (c.wraps) {
+      const Result wrapped = on_all_ranks(c, true);
+      std::printf(" %10.0f | %7.5f |\n", wrapped.bytes, wrapped.loss);
+    } else {
+      std::printf(" %10s | %7s |\n", "-", "-");
+    }
   }
   const bool close = results[rank_4.name].loss < 1.02 * results[uncompressed.name].loss;
   std::printf("\nPowerSGD of rank 4 %s the loss of all_reduce within 2 %%\n",

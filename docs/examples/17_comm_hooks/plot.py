@@ -11,7 +11,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 import svg  # noqa: E402
 
-ROW = re.compile(r"^\| (?P<hook>[^|]+?) +\| +(?P<bytes>\d+) \| +[\d.]+ % \| +(?P<loss>[\d.]+) \|$", re.M)
+ROW = re.compile(r"^\| (?P<hook>[^|]+?) +\| +(?P<bytes>\d+) \| +[\d.]+ % \| +(?P<loss>[\d.]+) \|[^|]+\|[^|]+\|$",
+                 re.M)
 X_TICKS = [1000, 2000, 5000, 10000, 20000, 30000]
 Y_TICKS = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]
 

@@ -64,8 +64,9 @@ class PowerSgdState final : public HookState {
 ///     P = sum over ranks of M Q, orthogonalised;  Q = sum over ranks of M^T P;  result = P Q^T / d
 ///
 /// where d is Bucket::divisor(). The result has the same bits on all ranks if the backend's sums
-/// do. Gradients that shrink too little, such as biases, are summed uncompressed. Arithmetic and
-/// messages are in f64 for f64 and in f32 otherwise. A step with infinite or NaN gradients gives
+/// do. Gradients that shrink too little, such as biases, are summed uncompressed. Arithmetic is
+/// in f64 for f64 and in f32 otherwise; messages have the dtype of the gradients, so under
+/// fp16_compress_wrapper 2 bytes per element. A step with infinite or NaN gradients gives
 /// NaN and does not affect the next step.
 ///
 /// On the wire: two all_reduces per bucket, both issued at once. The first has sum n r elements and

@@ -1,5 +1,9 @@
 #include <tutti/ddp/hooks.hpp>
 
+#include <tutti/ddp/local_sgd.hpp>
+#include <tutti/ddp/power_sgd.hpp>
+
+#include "conformance/ddp/hook_steps.hpp"
 #include "conformance/ddp/network.hpp"
 #include "conformance/observed.hpp"
 
@@ -141,6 +145,55 @@ TEST_P(CommHooks, TheCompressionHookIsTheWrapperAroundAllReduce) {
               reduced<float>(group, ddp::all_reduce_hook, ddp::fp16_compress_wrapper));
     EXPECT_EQ(reduced<float>(group, ddp::bf16_compress_hook()),
               reduced<float>(group, ddp::all_reduce_hook, ddp::bf16_compress_wrapper));
+  });
+}
+
+// The table of docs/examples/17_comm_hooks, in bytes of the collectives' arrays.
+TEST_P(CommHooks, EachHookSendsItsBytesAloneAndInACompression) {
+  struct Row {
+    const char* name;
+    std::function<CommHook()> make;
+    std::int64_t elements, bytes;  // In one step; bytes per element without a wrapper.
+  };
+  const auto power = [](auto hook) {
+    return [hook] {
+      return hook(
+          std::make_shared<ddp::PowerSgdState>(ddp::PowerSgdOptions{.rank = 4, .start_step = 0}));
+    };
+  };
+  using State = std::shared_ptr<ddp::PowerSgdState>;
+  // A matrix [64, 32] and a vector [32] in a bucket of 2080 elements, as a square [46, 46].
+  const Row rows[] = {
+      {"all_reduce", [] { return ddp::all_reduce_hook; }, 2080, 4},
+      {"fp16", ddp::fp16_compress_hook, 2080, 2},
+      {"bf16", ddp::bf16_compress_hook, 2080, 2},
+      {"PowerSGD", power([](State s) { return ddp::power_sgd_hook(s); }), 96 * 4 + 32, 4},
+      {"batched PowerSGD", power([](State s) { return ddp::batched_power_sgd_hook(s); }), 92 * 4,
+       4},
+      {"local SGD, first steps",
+       [] { return ddp::post_local_sgd_hook(std::make_shared<ddp::PostLocalSgdState>(9)); }, 2080,
+       4},
+      {"local SGD alone",
+       [] { return ddp::post_local_sgd_hook(std::make_shared<ddp::PostLocalSgdState>(0)); }, 0, 4},
+      {"noop", [] { return ddp::noop_hook; }, 0, 4},
+  };
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto sent = [&](const CommHook& hook) {
+      HookSteps steps(group, DType::f32, {{64, 32}, {32}}, {{0, 1}});
+      group.barrier();
+      const auto before = group.trace().back().seq;
+      steps.run(hook);
+      std::int64_t bytes = 0;
+      for (const TraceEntry& call : group.trace())
+        if (call.seq > before) bytes += call.bytes;
+      return bytes;
+    };
+    for (const Row& row : rows) {
+      SCOPED_TRACE(row.name);
+      EXPECT_EQ(sent(row.make()), row.elements * row.bytes);
+      EXPECT_EQ(sent(ddp::fp16_compress_wrapper(row.make())), row.elements * 2);
+      EXPECT_EQ(sent(ddp::bf16_compress_wrapper(row.make())), row.elements * 2);
+    }
   });
 }
 

@@ -18,7 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 SHAPES = ((10, 6), (7,), (5, 2, 4), (3, 2))
 STEPS = 6
 FORMS = {"power_sgd": powerSGD_hook.powerSGD_hook, "batched_power_sgd": powerSGD_hook.batched_powerSGD_hook,
-         "fp16": default_hooks.fp16_compress_hook}
+         "fp16": default_hooks.fp16_compress_hook,
+         "fp16_power_sgd": default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)}
 CASES = (
     ("power_sgd", "f32", {"rank": 1, "start": 2}),
     ("power_sgd", "f32", {"rank": 2, "start": 2, "rate": 1.1}),
@@ -32,6 +33,8 @@ CASES = (
     ("batched_power_sgd", "f64", {"rank": 4, "start": 2}),
     ("fp16", "f32", {"start": 0}),
     ("fp16", "f64", {"start": 0}),
+    ("fp16_power_sgd", "f32", {"rank": 2, "start": 2, "rate": 1.1, "feedback": 0, "warm": 0}),
+    ("fp16_power_sgd", "f32", {"rank": 1, "start": 2, "warm": 0}),
 )
 
 
@@ -43,6 +46,9 @@ class Bucket:
 
     def buffer(self):
         return self.data
+
+    def set_buffer(self, buffer):
+        self.data = buffer
 
     def gradients(self):
         parts, at = [], 0
