@@ -318,7 +318,7 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
   auto host = internal::host_of(init.rank);
   if (parts.inner.entry->one_process) host += fmt::format(" process {}", ::getpid());
   internal::Rendezvous rendezvous(init);
-  auto hosts = internal::exchange_hosts(rendezvous, host);
+  auto hosts = internal::number_hosts(rendezvous.exchange("host", host));
   return std::make_unique<HierBackend>(init, std::move(parts), std::move(hosts), nullptr);
 }
 

@@ -15,14 +15,18 @@ struct InitOptions {
   /// Fields that are set override the environment. Set rank and size together or not at all.
   std::optional<int> rank{};
   std::optional<int> size{};
-  GroupOptions group{};  ///< All other options; rank and size must not be set here.
+  /// All other options; rank and size must not be set here. If `device` is not set and the backend
+  /// works on CUDA devices alone ("nccl"), init() sets it to the launcher's local rank modulo the
+  /// number of devices that this process sees: one process per device.
+  GroupOptions group{};
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 
 /// Makes a group from the launcher's variables. Keeps no state: a second call makes a second group,
 /// which needs another GroupOptions::name under the same store. Writes no environment variable.
-/// @throws Error not_initialized when neither the caller nor the environment gives rank and size,
-///         and errors of open_cluster_store() and ProcessGroup::create().
+/// @throws Error not_initialized when neither the caller nor the environment gives rank and size;
+///         invalid_argument when a device has to be chosen and no launcher gives the local rank;
+///         errors of open_cluster_store() and ProcessGroup::create().
 ProcessGroup init(const InitOptions& options = {});
 
 /// The store of the ranks of `info`, limited to the keys of this run. Rank 0 hosts a tcp store if

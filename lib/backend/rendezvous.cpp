@@ -128,13 +128,12 @@ Error Rendezvous::give_up(const Error& why) noexcept {
   }
 }
 
-std::vector<int> exchange_hosts(Rendezvous& rendezvous, std::string_view host) {
-  const auto texts = rendezvous.exchange("host", host);
-  std::vector<std::string_view> hosts;
+std::vector<int> number_hosts(std::span<const std::string> hosts) {
+  std::vector<std::string_view> distinct;
   std::vector<int> numbers;
-  for (const auto& theirs : texts) {
-    const auto found = std::ranges::find(hosts, theirs) - hosts.begin();
-    if (found == std::ssize(hosts)) hosts.push_back(theirs);
+  for (const auto& host : hosts) {
+    const auto found = std::ranges::find(distinct, host) - distinct.begin();
+    if (found == std::ssize(distinct)) distinct.push_back(host);
     numbers.push_back(static_cast<int>(found));
   }
   return numbers;

@@ -68,10 +68,9 @@ class Rendezvous {
 inline constexpr std::string_view failed = "failed";
 inline constexpr std::string_view collecting = "collecting ";
 
-/// Collects the hosts of all ranks (values/host_identity.hpp). Returns for each rank the number of
-/// its host; hosts are numbered by their first rank. `host`: this rank's. Called on all ranks.
-/// @throws Error as Rendezvous::exchange().
-std::vector<int> exchange_hosts(Rendezvous& rendezvous, std::string_view host);
+/// Returns for each rank the number of its host; hosts are numbered by their first rank. `hosts`:
+/// of all ranks (values/host_identity.hpp).
+std::vector<int> number_hosts(std::span<const std::string> hosts);
 
 /// The value of a key, in bounded time even if the store does not answer.
 std::optional<Bytes> peek(Store& store, std::string_view key);

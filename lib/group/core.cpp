@@ -23,9 +23,10 @@ DType dtype_of(const Op& op) noexcept {
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
-           const BackendChoice& choice)
+           const BackendChoice& choice, std::vector<int> hosts)
     : options_(options),
       choice_(choice),
+      hosts_(std::move(hosts)),
       backend_name_(choice.entry == nullptr ? "custom" : choice.entry->name),
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
@@ -34,6 +35,15 @@ Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
 Core::~Core() {
   // A forked child has no threads of the backend, so it cannot destroy the backend.
   if (fork_guard_.forked()) (void)backend_.release();
+}
+
+int Core::ranks_on_host_below(int rank) const {
+  if (hosts_.empty())
+    failf(Errc::unsupported,
+          "group '{}': the caller made the Backend object, so the hosts of its ranks are unknown",
+          options_.name);
+  return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank,
+                                     hosts_[static_cast<std::size_t>(bounds_.rank)]));
 }
 
 void Core::throw_unusable(std::string_view operation) const {

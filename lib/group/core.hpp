@@ -41,8 +41,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
   static ProcessGroup create_over(const GroupOptions& options);
 
-  /// `choice`: the backend's row in the table, null if the caller made the backend.
-  Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice);
+  /// `choice`: the backend's row in the table, null if the caller made the backend. `hosts`: the
+  /// number of each rank's host; empty: unknown.
+  Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice,
+       std::vector<int> hosts);
   ~Core() override;
 
   static Core& of(ProcessGroup& group) { return group.core(); }
@@ -91,6 +93,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   const GroupOptions& options() const noexcept { return options_; }
   std::string transport() const { return backend_->transport(); }
+  /// The number of ranks below `rank` on this rank's host. @throws Error unsupported.
+  int ranks_on_host_below(int rank) const;
   const std::string& backend_name() const noexcept { return backend_name_; }
   const std::string& backend_reason() const noexcept { return choice_.because; }
   Memory& memory() noexcept { return *memory_; }
@@ -165,6 +169,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   GroupOptions options_;
   BackendChoice choice_;
+  std::vector<int> hosts_;
   std::string backend_name_;
   ForkGuard fork_guard_;
   Bounds bounds_;

@@ -50,6 +50,14 @@ int ProcessGroup::size() const {
 const std::string& ProcessGroup::name() const {
   return core().options().name;
 }
+int ProcessGroup::local_rank() const {
+  return core().ranks_on_host_below(rank());
+}
+
+int ProcessGroup::local_size() const {
+  return core().ranks_on_host_below(size());
+}
+
 std::string ProcessGroup::transport() const {
   return core().transport();
 }

@@ -77,8 +77,11 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   try {
     auto backend =
         backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
+    std::vector<int> hosts;
+    for (const int member : ranks)
+      if (!hosts_.empty()) hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
     if (backend != nullptr)
-      return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice_));
+      return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice_, std::move(hosts)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }

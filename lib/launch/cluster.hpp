@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/cluster.hpp>
 
 namespace tutti::internal {
@@ -7,5 +8,14 @@ namespace tutti::internal {
 /// Sets info.store and info.hosts_store from the environment and info.launcher. Leaves them
 /// unchanged if no variable gives an address.
 void read_store(ClusterInfo& info);
+
+/// True if init() has to choose the device of a group: its backend works on CUDA devices alone, and
+/// the caller has set no device.
+bool needs_device(const BackendEntry& entry, const GroupOptions& group);
+
+/// The device of a rank, one process per device. `launched`: empty, or the launcher's values.
+/// @throws Error invalid_argument if the local rank is unknown.
+Device device_of_rank(const BackendEntry& entry, const GroupOptions& group,
+                      const std::optional<ClusterInfo>& launched);
 
 }  // namespace tutti::internal

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/store/store_server.hpp>
 
 #include "launch/cluster.hpp"
@@ -89,7 +90,36 @@ std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanos
   return {hosted, hosted->client.get()};
 }
 
+/// The row of a backend; null for "auto" and unknown names.
+const BackendEntry* find_backend(std::string_view backend) {
+  const auto found =
+      std::ranges::find(backends(), backend.substr(0, backend.find(':')), &BackendEntry::name);
+  return found == backends().end() ? nullptr : &*found;
+}
+
 }  // namespace
+
+namespace internal {
+
+bool needs_device(const BackendEntry& entry, const GroupOptions& group) {
+  const bool on_cuda_alone = !entry.serves({}) && entry.serves({DeviceType::cuda, 0});
+  return on_cuda_alone && group.device == Device();
+}
+
+Device device_of_rank(const BackendEntry& entry, const GroupOptions& group,
+                      const std::optional<ClusterInfo>& launched) {
+  const bool same = launched && launched->rank == group.rank && launched->size == group.size;
+  const int local_rank = group.size == 1 ? 0 : same ? launched->local_rank : -1;
+  if (local_rank < 0)
+    failf(Errc::invalid_argument,
+          "init: backend '{}' needs a device, and no launcher gives the local rank of rank {} of "
+          "{}; set InitOptions::group.device",
+          group.backend, group.rank, group.size);
+  const int count = entry.device_count == nullptr ? 1 : std::max(entry.device_count(), 1);
+  return {DeviceType::cuda, local_rank % count};
+}
+
+}  // namespace internal
 
 std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
                                           std::chrono::nanoseconds timeout) {
@@ -130,8 +160,12 @@ ProcessGroup init(const InitOptions& options) {
     group.rank = told->rank;
     group.size = told->size;
   }
-  if (group.store == nullptr && group.size > 1) {
-    if (!told) told = environment.detect();
+  const auto* entry = find_backend(group.backend);
+  const bool needs_device = entry != nullptr && internal::needs_device(*entry, group);
+  const bool needs_store = group.store == nullptr && group.size > 1;
+  if (!told && group.size > 1 && (needs_store || needs_device)) told = environment.detect();
+  if (needs_device) group.device = internal::device_of_rank(*entry, group, told);
+  if (needs_store) {
     if (!told) {
       told = ClusterInfo{};
       if (options.environment == nullptr) internal::read_store(*told);

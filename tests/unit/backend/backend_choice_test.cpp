@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <tutti/process_group.hpp>
@@ -118,6 +119,7 @@ TEST(BackendFacts, NameEveryBackendBetweenProcessesOfThisBuild) {
 struct Made {
   std::vector<std::string> backends;
   std::vector<std::string> reasons;
+  std::vector<std::string> local_ranks;  ///< "1 of 2", "; ", and that within ranks 2 and 0.
 };
 Made make(const std::vector<std::string>& names,
           std::chrono::nanoseconds timeout = test::group_timeout) {
@@ -126,6 +128,7 @@ Made make(const std::vector<std::string>& names,
   Made made;
   made.backends.resize(names.size());
   made.reasons.resize(names.size());
+  made.local_ranks.resize(names.size());
   std::vector<std::exception_ptr> thrown(names.size());
   test::on_threads(size, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -140,6 +143,12 @@ Made make(const std::vector<std::string>& names,
       EXPECT_EQ(one[0], static_cast<float>(size));
       made.backends[r] = group.backend();
       made.reasons[r] = group.backend_reason();
+      const auto local_rank = [](const ProcessGroup& of) {
+        return fmt::format("{} of {}", of.local_rank(), of.local_size());
+      };
+      made.local_ranks[r] = local_rank(group);
+      if (size == 3)
+        if (const auto part = group.subset({2, 0})) made.local_ranks[r] += "; " + local_rank(*part);
     } catch (...) {
       thrown[r] = std::current_exception();
     }
@@ -152,11 +161,18 @@ Made make(const std::vector<std::string>& names,
 }
 
 TEST(Auto, AllRanksMakeTheBackendOfTheirHosts) {
-  for (const auto& [hosts, placement] :
-       std::vector<std::pair<const char*, RankPlacement>>{{nullptr, RankPlacement::host},
-                                                          {"a", RankPlacement::host},
-                                                          {"a,b,c", RankPlacement::apart},
-                                                          {"a,b,b", RankPlacement::hosts}}) {
+  struct Row {
+    const char* hosts;
+    RankPlacement placement;
+    std::vector<std::string> local_ranks;
+  };
+  const std::vector<std::string> together{"0 of 3; 1 of 2", "1 of 3", "2 of 3; 0 of 2"};
+  const std::vector<Row> rows{
+      {nullptr, RankPlacement::host, together},
+      {"a", RankPlacement::host, together},
+      {"a,b,c", RankPlacement::apart, {"0 of 1; 0 of 1", "0 of 1", "0 of 1; 0 of 1"}},
+      {"a,b,b", RankPlacement::hosts, {"0 of 1; 0 of 1", "0 of 2", "1 of 2; 0 of 1"}}};
+  for (const auto& [hosts, placement, local_ranks] : rows) {
     const test::ScopedVariables variables{{"TUTTI_HOSTS", hosts}};
     std::optional<BackendChoice> expected;
     try {
@@ -170,6 +186,7 @@ TEST(Auto, AllRanksMakeTheBackendOfTheirHosts) {
       EXPECT_EQ(made.backends[r], expected->entry->name) << "rank " << r;
       EXPECT_EQ(made.reasons[r], expected->because) << "rank " << r;
     }
+    EXPECT_EQ(made.local_ranks, local_ranks);
   }
 }
 

@@ -87,18 +87,9 @@ TEST(Rendezvous, ARankThatGivesUpEndsItOnAllRanksWithItsError) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
 }
 
-TEST(ExchangeHosts, NumbersHostsByTheirFirstRank) {
-  for (const auto& [names, numbers] : std::vector<std::pair<std::string, std::vector<int>>>{
-           {"bbaa", {0, 0, 1, 1}}, {"abca", {0, 1, 2, 0}}, {"abcd", {0, 1, 2, 3}}}) {
-    const auto store = make_memory_store();
-    std::array<std::vector<int>, size> found;
-    test::on_threads(size, [&, &all = names](int rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      Rendezvous rendezvous(init_of(store, rank));
-      found[r] = exchange_hosts(rendezvous, all.substr(r, 1));
-    });
-    for (const auto& hosts : found) EXPECT_EQ(hosts, numbers) << names;
-  }
+TEST(NumberHosts, NumbersHostsByTheirFirstRank) {
+  const std::vector<std::string> hosts{"b", "c", "b", "a", "c"};
+  EXPECT_EQ(number_hosts(hosts), (std::vector<int>{0, 1, 0, 2, 1}));
 }
 
 }  // namespace

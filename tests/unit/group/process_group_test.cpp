@@ -62,6 +62,12 @@ ProcessGroup make_group(std::optional<Error> error) {
   return ProcessGroup::create({}, std::make_unique<EndedBackend>(std::move(error)));
 }
 
+TEST(ProcessGroup, ABackendOfTheCallersOwnHasNoLocalRank) {
+  const auto group = make_group(std::nullopt);
+  expect_error(Errc::unsupported, {"group 'world'", "the caller made the Backend object"},
+               [&] { (void)group.local_rank(); });
+}
+
 TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
   ProcessGroup group = make_group(std::nullopt);
   ProcessGroup owner = std::move(group);
@@ -73,6 +79,8 @@ TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
       [&] { (void)group.share(); },
       [&] { (void)group.rank(); },
       [&] { (void)group.size(); },
+      [&] { (void)group.local_rank(); },
+      [&] { (void)group.local_size(); },
       [&] { (void)group.name(); },
       [&] { (void)group.backend(); },
       [&] { (void)group.backend_reason(); },

@@ -16,6 +16,7 @@
 
 #include <tutti/store/store_server.hpp>
 
+#include "launch/cluster.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
@@ -327,6 +328,34 @@ TEST(OpenStoreOfALaunch, SaysWhatIsWrongWithAnAddress) {
   for (const char* address : {"tcp://", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://:1"})
     expect_error(Errc::invalid_argument, {address},
                  [&] { (void)open_cluster_store(info_of_rank(0, address), 200ms); });
+}
+
+// --- Devices ---
+
+TEST(InitDevice, IsTheLocalRankModuloTheDevices) {
+  BackendEntry entry{};
+  entry.serves = [](Device device) noexcept { return device.type != DeviceType::cpu; };
+  entry.device_count = [] { return 2; };
+  const GroupOptions group{.backend = "devices", .rank = 3, .size = 6};
+  EXPECT_TRUE(internal::needs_device(entry, group));
+  const auto device = [&](int rank, int local_rank) {
+    return internal::device_of_rank(entry, group,
+                                    ClusterInfo{.rank = rank, .size = 6, .local_rank = local_rank});
+  };
+  EXPECT_EQ(device(3, 1), (Device{DeviceType::cuda, 1}));
+  EXPECT_EQ(device(3, 2), (Device{DeviceType::cuda, 0}));
+  // Of no rank, of another rank, of no launcher.
+  const std::vector<std::string> unknown{"backend 'devices'", "rank 3 of 6",
+                                         "InitOptions::group.device"};
+  expect_error(Errc::invalid_argument, unknown, [&] { device(3, -1); });
+  expect_error(Errc::invalid_argument, unknown, [&] { device(2, 0); });
+  expect_error(Errc::invalid_argument, unknown,
+               [&] { internal::device_of_rank(entry, group, std::nullopt); });
+  EXPECT_EQ(internal::device_of_rank(entry, {}, std::nullopt), (Device{DeviceType::cuda, 0}));
+
+  EXPECT_FALSE(internal::needs_device(entry, {.device = {DeviceType::cuda, 1}}));
+  entry.serves = [](Device) noexcept { return true; };
+  EXPECT_FALSE(internal::needs_device(entry, group));
 }
 
 }  // namespace
