@@ -52,7 +52,7 @@ class ProcessGroup {
   ProcessGroup share() const;
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< Among the ranks of this host; its identity is exchanged by create().
+  int local_rank() const;  ///< Among the ranks of this host. The first call reads from the store.
   int local_size() const;  ///< @throws Error unsupported over a backend of the caller's own.
   const std::string& name() const;
   const std::string& backend() const;         ///< Its name in backends(), or "custom".

@@ -23,10 +23,11 @@ DType dtype_of(const Op& op) noexcept {
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
-           const BackendChoice& choice, std::vector<int> hosts)
+           const BackendChoice& choice, std::shared_ptr<RankHosts> hosts, std::vector<int> ranks)
     : options_(options),
       choice_(choice),
       hosts_(std::move(hosts)),
+      ranks_in_hosts_(std::move(ranks)),
       backend_name_(choice.entry == nullptr ? "custom" : choice.entry->name),
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
@@ -38,12 +39,15 @@ Core::~Core() {
 }
 
 int Core::ranks_on_host_below(int rank) const {
-  if (hosts_.empty())
+  if (hosts_ == nullptr)
     failf(Errc::unsupported,
           "group '{}': the caller made the Backend object, so the hosts of its ranks are unknown",
           options_.name);
-  return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank,
-                                     hosts_[static_cast<std::size_t>(bounds_.rank)]));
+  const auto& hosts = hosts_->numbers();
+  const auto host_at = [&](int r) { return hosts[static_cast<std::size_t>(rank_in_hosts(r))]; };
+  int count = 0;
+  for (int r = 0; r < rank; ++r) count += host_at(r) == host_at(bounds_.rank) ? 1 : 0;
+  return count;
 }
 
 void Core::throw_unusable(std::string_view operation) const {

@@ -17,6 +17,7 @@
 #include <tutti/process_group.hpp>
 
 #include "group/prepare.hpp"
+#include "group/rank_hosts.hpp"
 #include "group/trace_ring.hpp"
 #include "group/validate.hpp"
 #include "values/fork_guard.hpp"
@@ -41,10 +42,11 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
   static ProcessGroup create_over(const GroupOptions& options);
 
-  /// `choice`: the backend's row in the table, null if the caller made the backend. `hosts`: the
-  /// number of each rank's host; empty: unknown.
+  /// `choice`: the backend's row in the table, null if the caller made the backend. `hosts`: null:
+  /// unknown; of a part, those of the group of which it was made first. `ranks`: the rank in
+  /// `hosts` of each rank; empty: the same.
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice,
-       std::vector<int> hosts);
+       std::shared_ptr<RankHosts> hosts, std::vector<int> ranks = {});
   ~Core() override;
 
   static Core& of(ProcessGroup& group) { return group.core(); }
@@ -165,11 +167,15 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     });
     if (why) refuse_exchange(what, *why);
   }
+  int rank_in_hosts(int rank) const {
+    return ranks_in_hosts_.empty() ? rank : ranks_in_hosts_[static_cast<std::size_t>(rank)];
+  }
   ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
 
   GroupOptions options_;
   BackendChoice choice_;
-  std::vector<int> hosts_;
+  std::shared_ptr<RankHosts> hosts_;
+  std::vector<int> ranks_in_hosts_;
   std::string backend_name_;
   ForkGuard fork_guard_;
   Bounds bounds_;

@@ -137,19 +137,11 @@ bool agrees_on_backend(const GroupOptions& o) {
   return is_chosen_together(o.backend, o.device, threads);
 }
 
-/// The host of each rank and, if the ranks have to agree on a backend, what that is decided by.
-/// Collective, for ranks that may be processes.
-std::vector<std::string> facts_of_ranks(const GroupOptions& o, Rendezvous& rendezvous) {
-  if (agrees_on_backend(o))
-    return rendezvous.exchange("facts", backend_facts(host_of(o.rank), backend_args(o.backend)));
-  if (o.size > 1 && !o.store->in_process()) return rendezvous.exchange("facts", host_of(o.rank));
-  std::vector<std::string> hosts;
-  for (int rank = 0; rank < o.size; ++rank) hosts.push_back(host_of(rank));
-  return hosts;
-}
-
-BackendChoice choose_for(const GroupOptions& o, std::span<const std::string> facts) {
+/// The choice for a group. Collective, for "auto" and ranks that may be processes.
+BackendChoice choose_for(const GroupOptions& o, Rendezvous& rendezvous) {
   if (!agrees_on_backend(o)) return choose_backend(o.backend, o.device, RankPlacement::threads);
+  const auto facts =
+      rendezvous.exchange("facts", backend_facts(host_of(o.rank), backend_args(o.backend)));
   return choose_together(facts, backend_args(o.backend));
 }
 
@@ -179,11 +171,10 @@ ProcessGroup Core::create_over(const GroupOptions& o) {
   Rendezvous rendezvous(init);
   try {
     check_made_alike(o, rendezvous);
-    auto facts = facts_of_ranks(o, rendezvous);
-    const auto choice = choose_for(o, facts);
-    for (auto& text : facts) text.resize(std::min(text.find('\n'), text.size()));
+    const auto choice = choose_for(o, rendezvous);
+    auto hosts = std::make_shared<RankHosts>(o.store, o.name, o.rank, o.size);
     auto backend = make_backend(choice, init, o);
-    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, number_hosts(facts)));
+    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, std::move(hosts)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }
@@ -218,7 +209,7 @@ ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> 
           o.name, o.backend, to_string(o.device));
   return ProcessGroup(std::make_shared<Core>(
       o, wrap(std::move(backend), o),
-      BackendChoice{nullptr, {}, "the caller made the Backend object"}, std::vector<int>()));
+      BackendChoice{nullptr, {}, "the caller made the Backend object"}, nullptr));
 }
 
 }  // namespace tutti::internal

@@ -77,11 +77,11 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   try {
     auto backend =
         backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
-    std::vector<int> hosts;
-    for (const int member : ranks)
-      if (!hosts_.empty()) hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
+    std::vector<int> in_hosts;
+    for (const int member : ranks) in_hosts.push_back(rank_in_hosts(member));
     if (backend != nullptr)
-      return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice_, std::move(hosts)));
+      return ProcessGroup(
+          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(in_hosts)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }

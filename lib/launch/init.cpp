@@ -17,6 +17,28 @@
 #include "store/is_listening.hpp"
 #include "values/fail.hpp"
 
+namespace tutti::internal {
+
+bool needs_device(const BackendEntry& entry, const GroupOptions& group) {
+  const bool on_cuda_alone = !entry.serves({}) && entry.serves({DeviceType::cuda, 0});
+  return on_cuda_alone && group.device == Device();
+}
+
+Device device_of_rank(const BackendEntry& entry, const GroupOptions& group,
+                      const std::optional<ClusterInfo>& launched) {
+  const bool same = launched && launched->rank == group.rank && launched->size == group.size;
+  const int local_rank = group.size == 1 ? 0 : same ? launched->local_rank : -1;
+  if (local_rank < 0)
+    failf(Errc::invalid_argument,
+          "init: backend '{}' needs a device, and no launcher gives the local rank of rank {} of "
+          "{}; set InitOptions::group.device",
+          group.backend, group.rank, group.size);
+  const int count = entry.device_count == nullptr ? 1 : std::max(entry.device_count(), 1);
+  return {DeviceType::cuda, local_rank % count};
+}
+
+}  // namespace tutti::internal
+
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
@@ -98,28 +120,6 @@ const BackendEntry* find_backend(std::string_view backend) {
 }
 
 }  // namespace
-
-namespace internal {
-
-bool needs_device(const BackendEntry& entry, const GroupOptions& group) {
-  const bool on_cuda_alone = !entry.serves({}) && entry.serves({DeviceType::cuda, 0});
-  return on_cuda_alone && group.device == Device();
-}
-
-Device device_of_rank(const BackendEntry& entry, const GroupOptions& group,
-                      const std::optional<ClusterInfo>& launched) {
-  const bool same = launched && launched->rank == group.rank && launched->size == group.size;
-  const int local_rank = group.size == 1 ? 0 : same ? launched->local_rank : -1;
-  if (local_rank < 0)
-    failf(Errc::invalid_argument,
-          "init: backend '{}' needs a device, and no launcher gives the local rank of rank {} of "
-          "{}; set InitOptions::group.device",
-          group.backend, group.rank, group.size);
-  const int count = entry.device_count == nullptr ? 1 : std::max(entry.device_count(), 1);
-  return {DeviceType::cuda, local_rank % count};
-}
-
-}  // namespace internal
 
 std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
                                           std::chrono::nanoseconds timeout) {

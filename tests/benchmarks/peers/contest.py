@@ -37,6 +37,9 @@ BACKENDS = {
     "ucx tcp": "env UCX_TLS=tcp,self {bin}/peer_tutti ucx {directory} {size} {rank}",
     "hier": "env TUTTI_HOSTS=a,a,b,b {bin}/peer_tutti hier:shm+gloo:=lo {directory} {size} {rank}",
     "auto": "{bin}/peer_tutti auto {directory} {size} {rank}",
+    "gloo fixed": "{bin}/peer_tutti gloo:=lo {directory} {size} {rank} --order-fixed",
+    "ucx tcp fixed": "env UCX_TLS=tcp,self {bin}/peer_tutti ucx {directory} {size} {rank} --order-fixed",
+    "hier fixed": "env TUTTI_HOSTS=a,a,b,b {bin}/peer_tutti hier:shm+gloo:=lo {directory} {size} {rank} --order-fixed",
 }
 PEERS = {
     "bare Gloo": "{bin}/peer_gloo {directory} {size} {rank}",

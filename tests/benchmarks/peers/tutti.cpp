@@ -1,6 +1,7 @@
 // This library as a contestant of contest.py.
-// usage: peer_tutti BACKEND DIRECTORY SIZE [RANK] [--memory]
+// usage: peer_tutti BACKEND DIRECTORY SIZE [RANK] [--memory] [--order-fixed]
 // Without RANK all ranks are threads of this process. --memory: arrays in the group's memory.
+// --order-fixed: reductions in rank order.
 
 #include <tutti/tutti.hpp>
 
@@ -58,15 +59,19 @@ Call make_step(ProcessGroup& group, const Request& request, Arrays arrays, bool 
   };
 }
 
-Call make(ProcessGroup& group, const Request& request, Arrays arrays) {
+Call make(ProcessGroup& group, const Request& request, Arrays arrays, bool order_fixed) {
   const auto& operation = request.operation;
   const auto in = arrays.in;
   const auto out = arrays.out;
   const int size = group.size();
   if (operation == "barrier") return [&group](int) { group.barrier(); };
-  if (operation == "all_reduce") return [=, &group](int) { group.all_reduce(in); };
+  if (operation == "all_reduce")
+    return [=, &group](int) { group.all_reduce(in, ReduceOp::sum, {.order_fixed = order_fixed}); };
   if (operation == "broadcast") return [=, &group](int call) { group.broadcast(in, call % size); };
-  if (operation == "reduce") return [=, &group](int call) { group.reduce(in, out, call % size); };
+  if (operation == "reduce")
+    return [=, &group](int call) {
+      group.reduce(in, out, call % size, ReduceOp::sum, {.order_fixed = order_fixed});
+    };
   if (operation == "all_gather") return [=, &group](int) { group.all_gather(in, out); };
   if (operation == "all_gather_rows") {
     const std::vector<std::int64_t> rows(request.counts.begin(), request.counts.end());
@@ -77,7 +82,7 @@ Call make(ProcessGroup& group, const Request& request, Arrays arrays) {
   return {};
 }
 
-int run(ProcessGroup group, const std::string& directory, bool memory) {
+int run(ProcessGroup group, const std::string& directory, bool memory, bool order_fixed) {
   std::vector<Tensor> tensors;  // The arrays of the last request: `in`, `out`.
   const auto allocate = [&](std::size_t count) {
     if (tensors.size() == 2) tensors.clear();
@@ -91,7 +96,8 @@ int run(ProcessGroup group, const std::string& directory, bool memory) {
       {.rank = group.rank(),
        .size = group.size(),
        .version = group.transport(),
-       .make = [&](const auto& request, auto arrays) { return make(group, request, arrays); },
+       .make = [&](const auto& request,
+                   auto arrays) { return make(group, request, arrays, order_fixed); },
        .allocate = memory ? std::function<std::span<float>(std::size_t)>(allocate) : nullptr});
 }
 
@@ -111,6 +117,7 @@ int main(int count, char** words) try {
   using namespace tutti::peers;
   std::vector<std::string> arguments(words + 1, words + count);
   const bool memory = std::erase(arguments, "--memory") != 0;
+  const bool order_fixed = std::erase(arguments, "--order-fixed") != 0;
   if (arguments.size() != 3 && arguments.size() != 4) return 2;
   const auto& backend = arguments[0];
   const auto& directory = arguments[1];
@@ -120,14 +127,15 @@ int main(int count, char** words) try {
     std::filesystem::create_directories(path);
     return run(ProcessGroup::create(
                    options(backend, make_file_store(path), std::stoi(arguments[3]), size)),
-               directory, memory);
+               directory, memory, order_fixed);
   }
   const auto store = make_memory_store();
   std::vector<GroupOptions> all;
   for (int rank = 0; rank < size; ++rank) all.push_back(options(backend, store, rank, size));
   auto groups = ProcessGroup::create_all(all);
   std::vector<std::jthread> ranks;
-  for (auto& group : groups) ranks.emplace_back([&] { run(std::move(group), directory, memory); });
+  for (auto& group : groups)
+    ranks.emplace_back([&] { run(std::move(group), directory, memory, order_fixed); });
 } catch (const std::exception& error) {
   std::fprintf(stderr, "peer_tutti: %s\n", error.what());
   return 1;
