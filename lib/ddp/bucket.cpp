@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -35,6 +37,24 @@ TensorView Bucket::gradient(std::size_t i) const {
   return {first, buffer_.dtype, slice.shape, buffer_.device};
 }
 
+void Bucket::set_buffer(const TensorView& buffer, std::shared_ptr<const void> owner) {
+  const auto text = [](const TensorView& array) {
+    return fmt::format("{} {} on {}", name_of(array.dtype), to_string(array.shape),
+                       to_string(array.device));
+  };
+  if (buffer.dtype != buffer_.dtype || !(buffer.shape == buffer_.shape) ||
+      !(buffer.device == buffer_.device))
+    internal::failf(Errc::invalid_argument,
+                    "Bucket::set_buffer: the array for bucket {} is {}; it must be {}", index_,
+                    text(buffer), text(buffer_));
+  if (buffer.data == nullptr && buffer.bytes() != 0)
+    internal::failf(Errc::invalid_argument,
+                    "Bucket::set_buffer: the array for bucket {} is null; pass its address",
+                    index_);
+  buffer_ = buffer;
+  owner_ = std::move(owner);
+}
+
 ReduceOp Bucket::op() const {
   if (divisor_ == 1) return ReduceOp::sum;
   // In types of 1 or 2 bytes the sum may overflow although the mean is finite, so each rank scales
@@ -51,6 +71,7 @@ Bucket Bucket::over(const TensorView& buffer) const {
                     to_string(buffer.shape), to_string(buffer_.shape));
   Bucket other = *this;
   other.buffer_ = buffer;
+  other.owner_ = nullptr;
   return other;
 }
 

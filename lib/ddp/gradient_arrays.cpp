@@ -72,8 +72,7 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
     slices.reserve(ids.size());
     std::int64_t numel = 0;
     for (const std::size_t id : ids) {
-      locations_[id] = {index, slices.size()};
-      slices.push_back({id, numel, parameters_[id].value.shape});
+      slices.push_back({id, numel, parameters_[id].value.shape, parameters_[id].value});
       numel += padded_numel(parameters_[id].value);
     }
     const auto array = std::ranges::find(arrays_, dtype, &Array::dtype);
@@ -85,6 +84,8 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
                       index, static_cast<int>(buckets.size()))
         .set_generation(generation);
     begin += numel;
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      locations_[ids[i]] = {index, buckets_.back().gradient(i)};
   }
 }
 
@@ -134,11 +135,6 @@ void GradientArrays::broadcast_values(const CallOptions& call) {
     });
   for (Array& array : arrays_) clear(all_of(array), {});
   wait_for({});
-}
-
-TensorView GradientArrays::gradient(std::size_t id) const {
-  const Location& place = locations_[id];
-  return buckets_[static_cast<std::size_t>(place.bucket)].gradient(place.slice);
 }
 
 std::string GradientArrays::problem_with(std::size_t id, const TensorView& gradient,

@@ -30,7 +30,7 @@ class GradientArrays {
   std::span<Bucket> buckets() noexcept { return buckets_; }
   std::span<const Bucket> buckets() const noexcept { return buckets_; }
   int bucket_of(std::size_t id) const noexcept { return locations_[id].bucket; }
-  TensorView gradient(std::size_t id) const;
+  const TensorView& gradient(std::size_t id) const noexcept { return locations_[id].place; }
   bool is_large(std::size_t id) const noexcept { return parameters_[id].value.bytes() >= large_; }
   /// Returns an error text if the array passed for a gradient is wrong; otherwise an empty text.
   /// @param in_bucket  true: the array must be the gradient's place in its bucket.
@@ -51,7 +51,7 @@ class GradientArrays {
   };
   struct Location {
     int bucket = 0;
-    std::size_t slice = 0;
+    TensorView place;
   };
 
   /// True if the address lies in one of the arrays.

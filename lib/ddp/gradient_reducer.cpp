@@ -318,20 +318,32 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   throw Error(Errc::mismatch, "GradientReducer: " + error);
 }
 
+/// Copies the results to the gradients, and before that to the bucket if the hook has replaced its
+/// array.
 void GradientReducer::Impl::write_back(std::size_t index) {
-  const Bucket& bucket = arrays.buckets()[index];
+  Bucket& bucket = arrays.buckets()[index];
+  TensorView own = bucket.buffer();
+  own.data = arrays.gradient(bucket.slices().front().id).data;
+  const bool replaced = bucket.buffer().data != own.data;
   std::optional<Stream> blocked;
   for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
-    const Gradient& mine = gradients[bucket.slices()[i].id];
-    if (mine.mark != Mark::ready) continue;
-    if (!on_host && !(blocked == mine.producer)) {
-      for (Work& work : launches[index].works) work.block_stream(*mine.producer);
-      blocked = mine.producer;
+    const std::size_t id = bucket.slices()[i].id;
+    const Gradient& mine = gradients[id];
+    if (mine.mark != Mark::ready && !replaced) continue;
+    const Stream stream = mine.producer.value_or(Stream{});
+    if (!on_host && !(blocked == stream)) {
+      for (Work& work : launches[index].works) work.block_stream(stream);
+      blocked = stream;
     }
-    if (mine.array.data == nullptr || mine.in_place) continue;
-    const TensorView result = bucket.gradient(i);
-    arrays.copy(mine.array.data, result.data, result.bytes(), *mine.producer);
+    const TensorView& place = arrays.gradient(id);
+    if (replaced && place.bytes() != 0) {
+      arrays.copy(place.data, bucket.gradient(i).data, place.bytes(), stream);
+      arrays.wait_for(stream);  // The owner of the array is released below.
+    }
+    if (mine.mark != Mark::ready || mine.array.data == nullptr || mine.in_place) continue;
+    arrays.copy(mine.array.data, place.data, place.bytes(), stream);
   }
+  if (replaced) bucket.set_buffer(own);
 }
 
 void GradientReducer::Impl::rebuild() {

@@ -52,7 +52,8 @@ class Compression {
     Copy& copy = copy_of(bucket);
     cast(dtype_, wide, copy.narrow);
     return hook_(*copy.bucket).then([&copy, &bucket] {
-      cast(copy.narrow.dtype(), copy.narrow, bucket.buffer());
+      cast(copy.narrow.dtype(), copy.bucket->buffer(), bucket.buffer());
+      copy.bucket->set_buffer(copy.narrow);
     });
   }
 

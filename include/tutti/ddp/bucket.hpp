@@ -21,6 +21,7 @@ struct Slice {
   std::size_t id = 0;       ///< The parameter's index in the reducer's list.
   std::int64_t offset = 0;  ///< First element in Bucket::buffer().
   Shape shape;              ///< Of the parameter.
+  TensorView parameter{};   ///< Parameter::value, whose `data` may be null.
 };
 
 /// Gradients that are reduced as one array. A value type that borrows the array from the reducer:
@@ -52,6 +53,15 @@ class Bucket {
   const Slices& slices() const noexcept { return *slices_; }
   /// The gradient of slices()[i], with the parameter's shape, within buffer().
   TensorView gradient(std::size_t i) const;
+  /// The values of the parameter of slices()[i]; without data if the reducer does not know them.
+  const TensorView& parameter(std::size_t i) const { return slices_->at(i).parameter; }
+  /// Replaces buffer(), like torch's GradBucket.set_buffer: the reducer, or the wrapper that made
+  /// this bucket, copies the result from this array. It has the shape, dtype and device of
+  /// buffer(), and does not overlap it. A hook calls this before it returns or, on host memory, in
+  /// Work::then().
+  /// @param owner  is kept until the array is read. Null: the array lives until finish() ends.
+  /// @throws Error invalid_argument; its text names both arrays.
+  void set_buffer(const TensorView& buffer, std::shared_ptr<const void> owner = {});
 
   ProcessGroup& group() const noexcept { return *group_; }
   /// The divisor of the sum over ranks. The hook divides, not the reducer.
@@ -76,6 +86,7 @@ class Bucket {
  private:
   std::shared_ptr<ProcessGroup> group_;
   TensorView buffer_;
+  std::shared_ptr<const void> owner_;  // Of an array from set_buffer().
   std::shared_ptr<const Slices> slices_;
   int index_;
   int count_;
@@ -85,11 +96,12 @@ class Bucket {
   CallOptions call_;
 };
 
-/// Reduces one bucket over the ranks. The Work ends when buffer() holds the result; a finished Work
-/// is allowed. The hook divides, the reducer does not. All ranks run the hook once per bucket and
-/// step, in the order of index(), on the thread that makes the bucket full; a rank that has only
-/// zeros runs it too. It issues async calls and may add Work::then(). The bucket lives until the
-/// Work has ended. Every rank makes the same calls; an exception aborts the group.
+/// Reduces one bucket over the ranks. The Work ends when buffer() holds the result, in its own
+/// array or in that of set_buffer(); a finished Work is allowed. The hook divides, the reducer does
+/// not. All ranks run the hook once per bucket and step, in the order of index(), on the thread
+/// that makes the bucket full; a rank that has only zeros runs it too. It issues async calls and
+/// may add Work::then(). The bucket lives until the Work has ended. Every rank makes the same
+/// calls; an exception aborts the group.
 using CommHook = std::function<Work(Bucket&)>;
 
 /// Makes a hook from another hook: compression around any reduction.

@@ -118,6 +118,36 @@ TEST_P(ReducerOnDevice, ParametersAndUnusedGradientsAreOnTheDevice) {
   });
 }
 
+TEST_P(ReducerOnDevice, AnArrayOfTheHookIsCopiedInTheOrderOfTheStreams) {
+  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
+    for (const bool check : {true, false}) {
+      GradientReducer reducer(at.group, two(at), {.check_steps = check});
+      std::weak_ptr<Tensor> array;
+      reducer.set_hook([&](ddp::Bucket& bucket) {
+        const auto other =
+            std::make_shared<Tensor>(at.group.memory(), bucket.buffer().shape, DType::f32);
+        array = other;
+        Work work = at.group.all_reduce_async(bucket.buffer(), *other, bucket.op(), bucket.call());
+        bucket.set_buffer(*other, other);
+        return work;
+      });
+      for (int step = 0; step < 2; ++step) {
+        const TensorView a = at.make();
+        const TensorView b = at.make();
+        at.device.fill(a, static_cast<float>(at.group.rank() + 1), slow, at.compute.handle());
+        at.device.fill(b, static_cast<float>(at.group.rank() + 1), slow, at.other.handle());
+        reducer.mark_ready(0, a, at.compute.handle());
+        reducer.mark_ready(1, b, at.other.handle());
+        reducer.finish();
+        EXPECT_TRUE(array.expired());
+        EXPECT_TRUE(holds(at, a, at.mean(), at.compute));
+        EXPECT_TRUE(holds(at, b, at.mean(), at.other));
+        EXPECT_TRUE(holds(at, reducer.gradient(0), at.mean(), at.compute));
+      }
+    }
+  });
+}
+
 TEST_P(ReducerOnDevice, CompressionIsRefusedByName) {
   on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     GradientReducer reducer(at.group, two(at));

@@ -10,6 +10,7 @@
 #include <tutti/ddp/bucket.hpp>
 
 #include "conformance/cells.hpp"
+#include "conformance/observed.hpp"
 
 // Runs steps of a hook without a reducer: makes and reduces a rank's buckets as a reducer does.
 
@@ -20,6 +21,50 @@ inline double gradient_value(std::size_t id, int rank, std::int64_t step, std::i
   const auto bits =
       mix(id * 1000 + index(rank), static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(i));
   return static_cast<double>(bits >> 11) * 0x1p-52 - 1;
+}
+
+/// Element i of an array of floats, as a double.
+inline void put(Array& array, std::int64_t i, double value) {
+  switch (array.dtype()) {
+    case DType::f16:
+      return array.put<Float16>(i, Float16(static_cast<float>(value)));
+    case DType::bf16:
+      return array.put<BFloat16>(i, BFloat16(static_cast<float>(value)));
+    case DType::f32:
+      return array.put<float>(i, static_cast<float>(value));
+    default:
+      return array.put<double>(i, value);
+  }
+}
+inline double get(const Array& array, std::int64_t i) {
+  switch (array.dtype()) {
+    case DType::f16:
+      return static_cast<double>(static_cast<float>(array.get<Float16>(i)));
+    case DType::bf16:
+      return static_cast<double>(static_cast<float>(array.get<BFloat16>(i)));
+    case DType::f32:
+      return static_cast<double>(array.get<float>(i));
+    default:
+      return array.get<double>(i);
+  }
+}
+
+/// A hook that reduces a copy of the bucket, spoils the bucket, and hands the copy back.
+/// @param late  after the reduction; otherwise before it.
+inline ddp::CommHook hook_with_an_array(bool late, std::weak_ptr<Tensor>* kept = nullptr) {
+  return [=](ddp::Bucket& bucket) {
+    Memory& memory = bucket.group().memory();
+    const TensorView own = bucket.buffer();
+    const auto other = std::make_shared<Tensor>(memory, own.shape, own.dtype);
+    memory.copy(other->data(), own.data, own.bytes(), bucket.call().stream);
+    const std::vector<std::byte> spoilt(own.bytes(), std::byte{0xff});
+    memory.copy(own.data, spoilt.data(), own.bytes(), bucket.call().stream);
+    if (kept != nullptr) *kept = other;
+    const auto hand_over = [&bucket, other] { bucket.set_buffer(*other, other); };
+    if (!late) hand_over();
+    Work work = bucket.group().all_reduce_async(*other, bucket.op(), bucket.call());
+    return late ? std::move(work).then(hand_over) : std::move(work);
+  };
 }
 
 using GradientOf =
@@ -66,6 +111,7 @@ class HookSteps {
         for (std::int64_t i = 0; i < slice.shape.numel(); ++i)
           put(content, slice.offset + i, gradient(slice.id, group_->rank(), step_, i));
       arrays_[b]->write(content);
+      bucket.set_buffer(*arrays_[b]);
       bucket.set_step(step_, divisor_ == 0 ? group_->size() : divisor_);
     }
     std::vector<Work> works;
@@ -74,7 +120,8 @@ class HookSteps {
     ++step_;
     std::vector<std::vector<double>> results(shapes_.size());
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      const Array content = arrays_[b]->read();
+      (void)arrays_[b]->read();  // Checks its guards.
+      const Array content = content_of(*group_, buckets_[b].buffer());
       std::int64_t used = 0;
       for (const ddp::Slice& slice : buckets_[b].slices()) {
         for (; used < slice.offset; ++used)
@@ -104,31 +151,6 @@ class HookSteps {
   const std::vector<Shape>& shapes() const { return shapes_; }
 
  private:
-  void put(Array& array, std::int64_t i, double value) const {
-    switch (dtype_) {
-      case DType::f16:
-        return array.put<Float16>(i, Float16(static_cast<float>(value)));
-      case DType::bf16:
-        return array.put<BFloat16>(i, BFloat16(static_cast<float>(value)));
-      case DType::f32:
-        return array.put<float>(i, static_cast<float>(value));
-      default:
-        return array.put<double>(i, value);
-    }
-  }
-  double get(const Array& array, std::int64_t i) const {
-    switch (dtype_) {
-      case DType::f16:
-        return static_cast<double>(static_cast<float>(array.get<Float16>(i)));
-      case DType::bf16:
-        return static_cast<double>(static_cast<float>(array.get<BFloat16>(i)));
-      case DType::f32:
-        return static_cast<double>(array.get<float>(i));
-      default:
-        return array.get<double>(i);
-    }
-  }
-
   ProcessGroup* group_;
   DType dtype_;
   std::vector<Shape> shapes_;

@@ -122,6 +122,85 @@ TEST_P(CommHooks, WhatFollowsTheReductionRunsBeforeFinishReturns) {
   });
 }
 
+TEST_P(CommHooks, AnArrayOfTheHookIsTheResult) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    for (const bool late : {false, true}) {
+      const CommHook hook = hook_with_an_array(late);
+      EXPECT_EQ(reduced<double>(group, hook), reduced<double>(group, ddp::all_reduce_hook));
+      EXPECT_EQ(reduced<float>(group, hook, ddp::bf16_compress_wrapper),
+                reduced<float>(group, ddp::bf16_compress_hook()));
+    }
+  });
+}
+
+TEST_P(CommHooks, AnArrayOfTheHookIsCopiedToTheBucketAndReleased) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    for (const bool views : {false, true}) {
+      GradientReducer reducer(group, one(group, DType::f64), {.gradient_as_bucket_view = views});
+      std::weak_ptr<Tensor> array;
+      reducer.set_hook(hook_with_an_array(true, &array));
+      for (int step = 0; step < 3; ++step) {
+        auto want = mean(group.size());
+        const Buffer gradient(group, array_of<double>(gradient_of<double>(group.rank())));
+        const TensorView place = views ? reducer.gradient(0) : gradient.view();
+        if (step == 1) {  // Rank 0 has no batch.
+          const auto first = gradient_of<double>(0);
+          for (std::size_t i = 0; i < want.size(); ++i) want[i] -= first[i] / group.size();
+        }
+        if (step == 1 && group.rank() == 0) {
+          reducer.step_empty();
+        } else {
+          if (views) group.memory().copy(place.data, gradient.view().data, place.bytes(), {});
+          reducer.mark_ready(0, place);
+          reducer.finish();
+          expect_near(values_of<double>(content_of(group, place)), want, 1e-14);
+        }
+        expect_near(values_of<double>(content_of(group, reducer.gradient(0))), want, 1e-14);
+        EXPECT_TRUE(array.expired()) << "the reducer keeps the array";
+      }
+    }
+  });
+}
+
+TEST_P(CommHooks, AWrongArrayOfTheHookAbortsTheGroup) {
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    expect_error({Errc::invalid_argument, Errc::aborted, Errc::peer_lost},
+                 {"Bucket::set_buffer: the array for bucket 0 is f64 [1000] on ",
+                  "; it must be f32 [1008] on "},
+                 [&] {
+                   (void)reduced<float>(group, [&](Bucket& bucket) {
+                     Tensor wrong(group.memory(), {numel}, DType::f64);
+                     if (group.rank() == group.size() - 1) bucket.set_buffer(wrong);
+                     return ddp::all_reduce_hook(bucket);
+                   });
+                 });
+  });
+}
+
+TEST_P(CommHooks, TheHookSeesTheParameters) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const Buffer values(group, array_of<float>({1, 2, 3}));
+    const Buffer gradients(group, array_of<float>({4, 5, 6}));
+    const TensorView unknown(nullptr, DType::f32, {2}, group.memory().device());
+    GradientReducer reducer(group, {{"known", values}, {"unknown", unknown}});
+    int seen = 0;
+    reducer.set_hook([&](Bucket& bucket) {
+      for (std::size_t i = 0; i < bucket.slices().size(); ++i, ++seen) {
+        const bool known = bucket.slices()[i].id == 0;
+        EXPECT_EQ(bucket.parameter(i).data, known ? values.view().data : nullptr);
+        EXPECT_EQ(bucket.parameter(i).shape, bucket.gradient(i).shape);
+      }
+      return ddp::all_reduce_hook(bucket);
+    });
+    for (int step = 0; step < 2; ++step) {
+      reducer.mark_ready(0, gradients);
+      reducer.mark_unused(1);
+      reducer.finish();
+    }
+    EXPECT_EQ(seen, 4);
+  });
+}
+
 TEST_P(CommHooks, CompressionIsTheMeanWithinItsRounding) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     // Values are at most 4/3. Each of the 3 roundings is at most half a unit in the last place:

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "conformance/cells.hpp"
+#include "conformance/ddp/hook_steps.hpp"
 #include "conformance/observed.hpp"
 
 // Gradients of 1 MiB and more. In host memory they are reduced in the arrays that were marked.
@@ -151,8 +152,10 @@ TEST_P(LargeGradients, MayBeMarkedAtTheirPlacesOnSomeRanks) {
 TEST_P(LargeGradients, AreInTheBucketsOfAHook) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     GradientReducer reducer(group, large_parameters(group));
-    reducer.set_hook(ddp::all_reduce_hook);
-    expect_step(group, reducer, true);
+    for (const auto& hook : {ddp::CommHook(ddp::all_reduce_hook), hook_with_an_array(false)}) {
+      reducer.set_hook(hook);
+      expect_step(group, reducer, true);
+    }
   });
 }
 

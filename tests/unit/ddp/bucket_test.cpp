@@ -38,6 +38,37 @@ TEST(Bucket, GradientsArePartsOfTheBuffer) {
   });
 }
 
+TEST(Bucket, AnotherBufferReplacesItsArrayAndIsKept) {
+  on_ranks({"local", 1, false}, [](ProcessGroup& group) {
+    std::vector<float> values(32);
+    Bucket bucket(group, values, two_slices());
+    const auto own = bucket;
+    auto other = std::make_shared<std::vector<float>>(32);
+    const std::weak_ptr<void> kept = other;
+    bucket.set_buffer(*other, other);
+    EXPECT_EQ(bucket.gradient(1).data, other->data() + 16);
+    EXPECT_EQ(own.buffer().data, values.data());
+    other.reset();
+    const Bucket without = bucket.over(values);
+    EXPECT_FALSE(kept.expired());
+
+    std::vector<double> wide(32);
+    TensorView far(values);
+    far.device = {DeviceType::cuda, 1};
+    TensorView null(values);
+    null.data = nullptr;
+    for (const auto& [array, text] : {std::pair<TensorView, const char*>(wide, "f64 [32] on cpu"),
+                                      {view(values, {2, 16}), "f32 [2, 16] on cpu"},
+                                      {far, "f32 [32] on cuda:1"}})
+      expect_error(Errc::invalid_argument,
+                   {std::string("the array for bucket 0 is ") + text, "must be f32 [32] on cpu"},
+                   [&] { bucket.set_buffer(array); });
+    expect_error(Errc::invalid_argument, {"bucket 0 is null"}, [&] { bucket.set_buffer(null); });
+    bucket.set_buffer(values);
+    EXPECT_TRUE(kept.expired());
+  });
+}
+
 TEST(Bucket, RefusesArraysThatDoNotHoldItsSlices) {
   on_ranks({"local", 1, false}, [](ProcessGroup& group) {
     std::vector<float> values(18);
