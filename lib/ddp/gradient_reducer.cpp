@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "ddp/layout.hpp"
 #include "ddp/step_state.hpp"
 #include "ddp/step_status.hpp"
+#include "kernels/reduce.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -29,6 +31,10 @@ namespace {
 /// Bytes, equal on all ranks. On the host, gradients from here on are reduced in the arrays that
 /// were marked: two copies of 1 MiB take 0.3 ms, a call of gloo 0.1 ms (docs/performance.md).
 constexpr std::size_t large_gradient = 1 << 20;
+
+bool is_number_of_rows(double rows) noexcept {
+  return rows >= 0 && !std::isinf(rows);
+}
 
 }  // namespace
 
@@ -69,9 +75,10 @@ struct GradientReducer::Impl {
   void count(std::size_t id);
   void launch_full();
   void reduce(const Bucket& bucket, Launch& launch);
-  void finish();
+  void finish(std::optional<double> more_rows);
   void end_step(const std::string& problem, bool empty);
   void write_back(std::size_t bucket);
+  void divide_by_rows(const TensorView& gradient, double divided) const;
   void rebuild();
   void reset();
   [[noreturn]] void end_with_mistake(const std::string& what);
@@ -104,6 +111,9 @@ struct GradientReducer::Impl {
   int no_sync = 0;
   std::vector<Launch> launches;  // Declared after the arrays, so that Works end first.
   Work status_work;
+  double rows = 0;      // This rank's since the last step; a wrong number stays.
+  double all_rows = 0;  // Of the step, of all ranks.
+  Work rows_work;
 };
 
 void GradientReducer::Impl::name_launches() {
@@ -237,10 +247,23 @@ void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) {
   launch.works.resize(calls);
 }
 
-void GradientReducer::Impl::finish() {
+void GradientReducer::Impl::finish(std::optional<double> more_rows) {
+  if (more_rows && is_number_of_rows(rows))
+    rows = is_number_of_rows(*more_rows) ? rows + *more_rows : *more_rows;
   if (no_sync > 0) return;
-  if (!in_step && failed != nullptr) std::rethrow_exception(std::exchange(failed, nullptr));
+  if (!in_step && failed != nullptr) {
+    rows = 0;
+    std::rethrow_exception(std::exchange(failed, nullptr));
+  }
   begin_step();
+  if (more_rows.has_value() != options.average_over_rows)
+    end_with_mistake(
+        more_rows ? "finish(rows) was called without average_over_rows; set the option on all ranks"
+                  : "finish() was called with average_over_rows; pass the number of this rank's "
+                    "rows to finish(rows)");
+  if (!is_number_of_rows(rows))
+    end_with_mistake(
+        fmt::format("the number of rows is {}; it must be 0 or more, and finite", rows));
   if (!options.find_unused_parameters) {
     std::size_t missing = 0;
     std::size_t first = 0;
@@ -287,7 +310,13 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   launch_full();
   std::string error;
   try {
+    if (options.average_over_rows) {
+      all_rows = problem.empty() && !empty ? rows : 0;
+      rows_work = group.all_reduce_async(TensorView(&all_rows, DType::f64, {1}), ReduceOp::sum,
+                                         {.timeout = call.timeout, .name = "ddp rows"});
+    }
     if (status.is_exchanged()) status_work = status.launch(used, !problem.empty(), empty);
+    rows_work.wait();
     for (std::size_t i = 0; i < launches.size(); ++i) {
       if (on_host) launches[i].wait();
       write_back(i);
@@ -318,8 +347,22 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   throw Error(Errc::mismatch, "GradientReducer: " + error);
 }
 
+/// Divides by all rows instead of `divided`, by which the gradient is divided. Without any row, NaN
+/// becomes 0 too: it may be the mean loss of no rows.
+void GradientReducer::Impl::divide_by_rows(const TensorView& gradient, double divided) const {
+  if (gradient.bytes() == 0) return;
+  if (all_rows == 0) {
+    std::memset(gradient.data, 0, gradient.bytes());
+    return;
+  }
+  const void* const in = gradient.data;
+  const double factor = divided / all_rows;
+  internal::fold(gradient.dtype, ReduceOp::Kind::premul_sum, gradient.data, {&in, 1}, {&factor, 1},
+                 static_cast<std::size_t>(gradient.shape.numel()));
+}
+
 /// Copies the results to the gradients, and before that to the bucket if the hook has replaced its
-/// array.
+/// array. With average_over_rows, divides them by the rows instead of the divisor.
 void GradientReducer::Impl::write_back(std::size_t index) {
   Bucket& bucket = arrays.buckets()[index];
   TensorView own = bucket.buffer();
@@ -329,7 +372,7 @@ void GradientReducer::Impl::write_back(std::size_t index) {
   for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
     const std::size_t id = bucket.slices()[i].id;
     const Gradient& mine = gradients[id];
-    if (mine.mark != Mark::ready && !replaced) continue;
+    if (mine.mark != Mark::ready && !replaced && !options.average_over_rows) continue;
     const Stream stream = mine.producer.value_or(Stream{});
     if (!on_host && !(blocked == stream)) {
       for (Work& work : launches[index].works) work.block_stream(stream);
@@ -340,6 +383,8 @@ void GradientReducer::Impl::write_back(std::size_t index) {
       arrays.copy(place.data, bucket.gradient(i).data, place.bytes(), stream);
       arrays.wait_for(stream);  // The owner of the array is released below.
     }
+    if (options.average_over_rows)
+      divide_by_rows(mine.in_place ? mine.array : place, bucket.divisor());
     if (mine.mark != Mark::ready || mine.array.data == nullptr || mine.in_place) continue;
     arrays.copy(mine.array.data, place.data, place.bytes(), stream);
   }
@@ -359,6 +404,7 @@ void GradientReducer::Impl::rebuild() {
 void GradientReducer::Impl::reset() {
   in_step = false;
   next = 0;
+  rows = 0;
   arrived.clear();
   marked.clear();
   for (Gradient& gradient : gradients) {
@@ -390,6 +436,7 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   };
   for (Launch& launch : launches) std::ranges::for_each(launch.works, collect);
   collect(status_work);
+  collect(rows_work);
   in_step = false;
   std::rethrow_exception(why);
 }
@@ -401,6 +448,13 @@ namespace [[gnu::visibility("default")]] ddp {
 GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
                                  const ReducerOptions& options, std::vector<Parameter> buffers) {
   compare_descriptions(group, parameters, buffers, options);
+  if (const Device device = group.memory().device();
+      options.average_over_rows && device.type != DeviceType::cpu)
+    internal::failf(Errc::unsupported,
+                    "GradientReducer: average_over_rows takes gradients in host memory, and the "
+                    "group works on {}; mark sums, and call set_divisor() with the number of all "
+                    "rows before the first mark",
+                    to_string(device));
   impl_ = std::make_unique<Impl>(group, std::move(parameters), options, std::move(buffers));
 }
 
@@ -419,7 +473,11 @@ void GradientReducer::mark_unused(std::size_t id) {
 }
 
 void GradientReducer::finish() {
-  impl_->finish();
+  impl_->finish({});
+}
+
+void GradientReducer::finish(double rows) {
+  impl_->finish(rows);
 }
 
 void GradientReducer::step_empty() {

@@ -40,8 +40,11 @@ struct ReducerOptions {
   /// finish() compares the ranks' steps: 24 bytes after the last bucket, for which the host waits.
   /// False: a rank that lacks a gradient aborts the group, and finish() does not wait for devices.
   bool check_steps = true;
-  double divisor = 0;        ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
-  bool order_fixed = false;  ///< CallOptions::order_fixed of the reductions.
+  double divisor = 0;  ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
+  /// Steps end with finish(rows): gradients are means over all rows, whatever the divisor. For
+  /// gradients in host memory. On the wire: 8 bytes per step, for which the host waits.
+  bool average_over_rows = false;
+  bool order_fixed = false;            ///< CallOptions::order_fixed of the reductions.
   std::chrono::nanoseconds timeout{};  ///< Timeout of each call; 0: the group's.
   Logger logger{};                     ///< Empty: default_logger().
 };
@@ -96,11 +99,21 @@ class GradientReducer {
   /// device, in the order of the producers' streams. With find_unused_parameters, parameters
   /// without a mark are unused.
   void finish();
-  /// Makes a whole step on a rank without a batch: zeros for all gradients, with any options.
+  /// finish() with average_over_rows. Each rank marks the sums of its rows' gradients: it
+  /// back-propagates the sum of their losses, or the mean times their number. The results are the
+  /// sums over all ranks, divided by the rows of all ranks; without any row 0. Within no_sync() it
+  /// does nothing but count the rows of the micro-batch.
+  /// @param rows  the number of this rank's rows since the last finish(rows), or the sum of their
+  ///              weights: 0 or more. finish() and finish(rows) are mistakes where the other is
+  ///              due.
+  void finish(double rows);
+  /// Makes a whole step on a rank without a batch: zeros for all gradients, with any options; with
+  /// average_over_rows, of 0 rows.
   void step_empty();
 
-  /// A scope in which marks and finish() do nothing. The framework accumulates gradients of
-  /// micro-batches within it, and marks the sums in the last micro-batch, after the scope.
+  /// A scope in which marks and finish() do nothing; finish(rows) counts rows. The framework
+  /// accumulates gradients of micro-batches within it, and marks the sums in the last micro-batch,
+  /// after the scope.
   class [[nodiscard]] NoSync {
    public:
     NoSync(NoSync&& other) noexcept : count_(std::exchange(other.count_, nullptr)) {}

@@ -148,6 +148,14 @@ TEST_P(ReducerOnDevice, AnArrayOfTheHookIsCopiedInTheOrderOfTheStreams) {
   });
 }
 
+TEST_P(ReducerOnDevice, RowsAreRefusedByName) {
+  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
+    expect_error(Errc::unsupported,
+                 {"average_over_rows takes gradients in host memory", "extension:"},
+                 [&] { GradientReducer(at.group, two(at), {.average_over_rows = true}); });
+  });
+}
+
 TEST_P(ReducerOnDevice, CompressionIsRefusedByName) {
   on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     GradientReducer reducer(at.group, two(at));

@@ -1,5 +1,6 @@
 #include <tutti/ddp/gradient_reducer.hpp>
 
+#include <cmath>
 #include <thread>
 
 #include <tutti/ddp/join.hpp>
@@ -112,6 +113,54 @@ TEST_P(Reducer, MicroBatchesWithoutSyncAreOneBatch) {
     }
     EXPECT_LE(distance(network, want), 1e-10) << "the parameters differ from one batch";
   });
+}
+
+// Each rank marks sums over its rows; the reducer divides.
+TEST_P(Reducer, FinishOfRowsIsTheMeanOverTheRowsOfAllMicroBatches) {
+  const auto want = trained_alone<double>(1, 10);
+  const ReducerOptions configurations[] = {
+      {.average_over_rows = true},
+      {.first_bucket_cap = 64, .bucket_cap = 128, .divisor = 1, .average_over_rows = true},
+      {.gradient_as_bucket_view = true,
+       .check_steps = false,
+       .divisor = 3.5,
+       .average_over_rows = true}};
+  for (const ReducerOptions& options : configurations)
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      Network<double> network(1);
+      Staged<double> staged(group, network);
+      GradientReducer reducer(group, staged.parameters(), options);
+      auto& memory = group.memory();
+      for (unsigned step = 0; step < 10; ++step) {
+        const auto rows = uneven_split(group.size(), step);
+        const auto first = offset(rows, group.rank());
+        const auto mine = rows[index(group.rank())];
+        const auto mark = [&](std::size_t id) {
+          if (!options.gradient_as_bucket_view) return staged.mark(reducer, id);
+          const TensorView place = reducer.gradient(id);
+          memory.copy(place.data, network.gradients[id].data(), place.bytes(), {});
+          reducer.mark_ready(id, place);
+        };
+        network.zero_gradients();
+        if (mine == 0) {
+          reducer.step_empty();
+        } else {  // Micro-batches of 1 row and of the others.
+          {
+            const auto scope = reducer.no_sync();
+            network.backward(step, first, 1, 1, mark);
+            reducer.finish(1);
+          }
+          network.backward(step, first + 1, mine - 1, 1, mark);
+          reducer.finish(static_cast<double>(mine - 1));
+        }
+        for (std::size_t id = 0; id < 4; ++id) {
+          const TensorView place = reducer.gradient(id);
+          memory.copy(network.gradients[id].data(), place.data, place.bytes(), {});
+        }
+        network.update(learning_rate);
+      }
+      EXPECT_LE(distance(network, want), 1e-10) << "the parameters differ from one batch";
+    });
 }
 
 /// Returns an array filled with `value`.
@@ -405,6 +454,35 @@ TEST_P(ReducerOfSeveral, ARankWithoutABatchKnowsWhichParametersAreUsed) {
     }
     reducer.step_empty();
     EXPECT_FALSE(reducer.is_used(1)) << "no rank had a batch";
+  });
+}
+
+TEST_P(Reducer, RowsMayHaveWeightsAndMayLackEverywhere) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, Pair::parameters(group), {.average_over_rows = true});
+    const int size = group.size();
+    {  // Rank 0 drops its batch, with the rows that it has counted.
+      const Pair mine(group);
+      if (group.rank() == 0) {
+        const auto scope = reducer.no_sync();
+        reducer.finish(7);
+        reducer.step_empty();
+      } else {
+        mine.mark_all(reducer);
+        reducer.finish(1);
+      }
+      const double sum = size * (size + 1) / 2 - 1;
+      expect_all(content_of(group, reducer.gradient(1)), size == 1 ? 0 : sum / (size - 1));
+    }
+    for (const double weight : {0.5, 0.0}) {
+      const Pair mine(group);
+      if (weight == 0) mine.a.write(filled({3}, NAN));
+      mine.mark_all(reducer);
+      reducer.finish(weight * group.rank());
+      const double all = weight * size * (size - 1) / 2;
+      expect_all(mine.b, all == 0 ? 0 : size * (size + 1) / 2 / all);
+      expect_all(mine.a, all == 0 ? 0 : size * (size + 1) / 2 / all);
+    }
   });
 }
 

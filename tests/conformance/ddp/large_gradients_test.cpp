@@ -149,6 +149,18 @@ TEST_P(LargeGradients, MayBeMarkedAtTheirPlacesOnSomeRanks) {
   });
 }
 
+TEST_P(LargeGradients, AreDividedByTheRows) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    GradientReducer reducer(group, large_parameters(group),
+                            {.divisor = 1, .average_over_rows = true});
+    Gradients mine(group);
+    mine.mark(reducer);
+    reducer.finish(1);
+    for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
+      expect_mean(group, id, mine.array(id));
+  });
+}
+
 TEST_P(LargeGradients, AreInTheBucketsOfAHook) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     GradientReducer reducer(group, large_parameters(group));

@@ -1,5 +1,6 @@
 #include <tutti/ddp/gradient_reducer.hpp>
 
+#include <cmath>
 #include <optional>
 
 #include "conformance/ddp/network.hpp"
@@ -93,6 +94,38 @@ TEST_P(ReducerFaults, ASkippedParameterIsNamedOnEveryRank) {
 TEST_P(ReducerFaults, AStepWithoutMarksIsNamedOnEveryRank) {
   expect_mistake(GetParam(), {"step 1", "parameter 0 'first' and 2 more have no gradient"},
                  [](GradientReducer& reducer, Three&) { reducer.finish(); });
+}
+
+// Ranks that end a step in different ways.
+TEST_P(ReducerFaults, AFinishWithOtherRowsIsNamedOnEveryRank) {
+  struct Mistake {
+    bool average;
+    std::optional<double> rows;
+    const char* text;
+  };
+  for (const auto& [average, rows, text] :
+       {Mistake{true, {}, "finish() was called with average_over_rows"},
+        Mistake{true, -2, "the number of rows is -2; it must be 0 or more, and finite"},
+        Mistake{true, NAN, "the number of rows is nan"},
+        Mistake{false, 3, "finish(rows) was called without average_over_rows"}})
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      auto options = Three::options();
+      options.average_over_rows = average;
+      GradientReducer reducer(group, Three::parameters(group), options);
+      const auto finish = [&](std::optional<double> n) {
+        n ? reducer.finish(*n) : reducer.finish();
+      };
+      const auto right = average ? std::optional(1.0) : std::nullopt;
+      const bool wrong = group.rank() == group.size() - 1;
+      Three mine(group);
+      mine.mark_all(reducer);
+      expect_error(wrong ? Errc::invalid_argument : Errc::mismatch, {"step 0", text},
+                   [&] { finish(wrong ? rows : right); });
+      Three next(group);
+      next.mark_all(reducer);
+      finish(right);
+      EXPECT_DOUBLE_EQ(next.arrays[0].read().get<double>(0), (group.size() + 1) / 2.0);
+    });
 }
 
 TEST_P(ReducerFaults, ASecondMarkIsNamedOnEveryRank) {
@@ -219,6 +252,8 @@ TEST_P(ReducerFaults, DifferentParametersAreNamedAtTheStart) {
             [](auto& p, auto&) { p.pop_back(); });
     differs({"find_unused_parameters false", "find_unused_parameters true"},
             [](auto&, auto& o) { o.find_unused_parameters = true; });
+    differs({"average_over_rows false", "average_over_rows true"},
+            [](auto&, auto& o) { o.average_over_rows = true; });
     differs({"gradient_as_bucket_view false", "gradient_as_bucket_view true"},
             [](auto&, auto& o) { o.gradient_as_bucket_view = true; });
     expect_usable(group);
