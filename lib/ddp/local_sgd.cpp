@@ -1,10 +1,14 @@
 #include <tutti/ddp/local_sgd.hpp>
 
+#include <cmath>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <tutti/ddp/hooks.hpp>
 
+#include "ddp/kept_arrays.hpp"
 #include "ddp/segments.hpp"
 #include "values/fail.hpp"
 #include "values/saved_state.hpp"
@@ -17,6 +21,9 @@ using internal::failf;
 
 constexpr std::string_view local_sgd_magic = "tuttiPL1";
 constexpr std::string_view local_sgd_text = "saved state of post_local_sgd_hook";
+
+constexpr std::string_view averager_magic = "tuttiPA1";
+constexpr std::string_view averager_text = "saved state of PeriodicModelAverager";
 
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays are averaged together.
 
@@ -41,6 +48,46 @@ void scale_on_host(Bucket& bucket, double factor) {
 }
 
 }  // namespace
+
+/// The arrays of an outer optimizer, of the compute type: `start` of parameter i has the key 2 i,
+/// its v 2 i + 1. There are none before the first average.
+struct PeriodicModelAverager::Outer {
+  OuterOptimizer options;
+  KeptArrays arrays;
+
+  template <typename T>
+  void step(std::size_t i, const TensorView& parameter) {
+    with_elements<T>(parameter, [&](auto* values) {
+      using E = std::remove_pointer_t<decltype(values)>;
+      T* const start = arrays.view(2 * i).template values<T>().data();
+      T* const v = arrays.view(2 * i + 1).template values<T>().data();
+      const T lr = static_cast<T>(options.lr);
+      const T momentum = static_cast<T>(options.momentum);
+      for (std::int64_t k = 0; k < parameter.shape.numel(); ++k) {
+        const T delta = start[k] - static_cast<T>(values[k]);
+        v[k] = momentum * v[k] + delta;
+        values[k] =
+            static_cast<E>(start[k] - lr * (options.nesterov ? delta + momentum * v[k] : v[k]));
+        start[k] = static_cast<T>(values[k]);
+      }
+    });
+  }
+  /// Takes the mean over the ranks, and writes the new parameters.
+  void step(std::span<const TensorView> parameters) {
+    const bool first = arrays.size() == 0;
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      with_compute_type(parameters[i].dtype, [&]<typename T>() {
+        if (!first) return step<T>(i, parameters[i]);
+        std::vector<T> start(static_cast<std::size_t>(parameters[i].shape.numel()));
+        arrays.put(2 * i + 1, TensorView(start));
+        with_elements<T>(parameters[i], [&](const auto* values) {
+          for (std::size_t k = 0; k < start.size(); ++k) start[k] = static_cast<T>(values[k]);
+        });
+        arrays.put(2 * i, TensorView(start));
+      });
+  }
+};
+
 }  // namespace ddp
 
 namespace [[gnu::visibility("default")]] ddp {
@@ -89,7 +136,8 @@ CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
 }
 
 PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t period,
-                                             std::int64_t warmup_steps)
+                                             std::int64_t warmup_steps,
+                                             const std::optional<OuterOptimizer>& outer)
     : group_(group.share()), period_(period), warmup_steps_(warmup_steps) {
   if (period < 1)
     failf(Errc::invalid_argument, "period of PeriodicModelAverager is {}; it must be 1 or more",
@@ -97,7 +145,19 @@ PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t p
   if (warmup_steps < 0)
     failf(Errc::invalid_argument,
           "warmup_steps of PeriodicModelAverager is {}; it must be 0 or more", warmup_steps);
+  if (!outer) return;
+  if (!(outer->lr > 0) || std::isinf(outer->lr))
+    failf(Errc::invalid_argument, "lr of OuterOptimizer is {}; it must be above 0, and finite",
+          outer->lr);
+  if (!(outer->momentum >= 0 && outer->momentum < 1))
+    failf(Errc::invalid_argument,
+          "momentum of OuterOptimizer is {}; it must be 0 or more, and below 1", outer->momentum);
+  outer_ = std::make_unique<Outer>(Outer{*outer, {}});
 }
+
+PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAverager&&) noexcept = default;
+PeriodicModelAverager& PeriodicModelAverager::operator=(PeriodicModelAverager&&) noexcept = default;
+PeriodicModelAverager::~PeriodicModelAverager() = default;
 
 void PeriodicModelAverager::set_step(std::int64_t step) {
   if (step < 0)
@@ -106,16 +166,63 @@ void PeriodicModelAverager::set_step(std::int64_t step) {
   step_ = step;
 }
 
-bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
-                                    const CallOptions& call) {
-  const auto now = step_;
-  for (const TensorView& p : parameters)
+std::string PeriodicModelAverager::save() const {
+  internal::Writer out;
+  out.i64(step_);
+  const KeptArrays none;
+  (outer_ ? outer_->arrays : none).write(out);
+  return internal::seal(averager_magic, out);
+}
+
+void PeriodicModelAverager::load(std::string_view state) {
+  auto in = internal::unseal(averager_magic, averager_text, state).content;
+  const auto step = in.i64();
+  auto arrays = KeptArrays::read(in);
+  in.end();
+  if (step < 0)
+    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", averager_text, state.size());
+  if (!outer_ && arrays.size() != 0)
+    failf(Errc::invalid_argument,
+          "the {} has {} arrays of an outer optimizer; pass an OuterOptimizer to the averager",
+          averager_text, arrays.size());
+  step_ = step;
+  if (outer_) outer_->arrays = std::move(arrays);
+}
+
+void PeriodicModelAverager::check(std::span<const TensorView> parameters) const {
+  for (const TensorView& p : parameters) {
     if (!is_float(p.dtype) && !is_complex(p.dtype))
       failf(Errc::invalid_argument,
             "PeriodicModelAverager averages floats and complex numbers, and "
             "got an array of {}",
             name_of(p.dtype));
-  ++step_;
+    if (outer_ && (p.device.type != DeviceType::cpu || !is_float(p.dtype) || size_of(p.dtype) < 2))
+      failf(Errc::unsupported,
+            "the outer optimizer of PeriodicModelAverager takes f16, bf16, f32 and f64 in host "
+            "memory, and got {} on {}",
+            name_of(p.dtype), to_string(p.device));
+  }
+  if (!outer_ || outer_->arrays.size() == 0) return;
+  if (outer_->arrays.size() != 2 * parameters.size())
+    failf(Errc::invalid_argument,
+          "PeriodicModelAverager got {} parameters, and the state of its outer optimizer is of {}",
+          parameters.size(), outer_->arrays.size() / 2);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& p = parameters[i];
+    const TensorView start = outer_->arrays.view(2 * i);
+    if (start.shape.numel() != p.shape.numel() || start.dtype != compute_dtype(p.dtype))
+      failf(
+          Errc::invalid_argument,
+          "parameter {} of PeriodicModelAverager has {} elements of {}, and the state of its outer "
+          "optimizer {} of {}",
+          i, p.shape.numel(), name_of(p.dtype), start.shape.numel(), name_of(start.dtype));
+  }
+}
+
+bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
+                                    const CallOptions& call) {
+  check(parameters);
+  const auto now = step_++;
   if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return false;
 
   Memory& memory = group_.memory();
@@ -161,6 +268,7 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
       together_ = Tensor(memory, Shape::vector(chunk_bytes), DType::u8, call.stream);
   }
   send(parameters.size());
+  if (outer_) outer_->step(parameters);
   return true;
 }
 
