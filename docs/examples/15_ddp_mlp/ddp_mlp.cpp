@@ -20,20 +20,19 @@ constexpr double rate = 0.5;
 /// Returns the loss of each step, which is the same on all ranks.
 std::vector<double> train(tutti::ProcessGroup& group, const std::vector<mlp::Point>& data) {
   mlp::Network<double> network({2, 16, 1}, group.rank());  // Rank 0's values count.
-  // Two buckets, so that communication overlaps with the backward. The losses below are parts of
-  // the mean over the batch, so gradients are added: divisor 1.
+  // Two buckets, so that communication overlaps with the backward.
   tutti::ddp::GradientReducer reducer(group, network.parameters(),
-                                      {.first_bucket_cap = 256, .divisor = 1});
+                                      {.first_bucket_cap = 256, .average_over_rows = true});
 
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {
     const auto mine = mlp::part_of_batch(data, step, group);
-    const double part = network.backward(mine, 1.0 / mlp::rows_of_batch, [&](std::size_t id) {
-      reducer.mark_ready(id, network.gradient(id));
-    });
-    reducer.finish();
+    const auto rows = static_cast<double>(mine.size());
+    const double sum = network.backward(
+        mine, 1.0, [&](std::size_t id) { reducer.mark_ready(id, network.gradient(id)); });
+    reducer.finish(rows);  // The gradients of the mean over the rows of all ranks.
     network.update(rate);
-    losses.push_back(tutti::sync_ddp(part, &group, "sum"));
+    losses.push_back(tutti::global_mean(group, sum, rows));
   }
   return losses;
 }

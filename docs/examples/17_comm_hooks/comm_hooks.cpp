@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <tutti/tutti.hpp>
 
 #include "../15_ddp_mlp/mlp.hpp"
+#include "gossip.hpp"
 #include "top_k.hpp"
 
 namespace {
@@ -26,28 +28,32 @@ constexpr double rate = 0.2;
 constexpr int local_from = 100;
 constexpr int period = 8;
 
-/// Counts the bytes that this rank sends in collectives of a group, from the group's trace.
+/// Counts the bytes that this rank sends in a group, from the group's trace.
 class SentBytes {
  public:
   explicit SentBytes(const tutti::ProcessGroup& group) : group_(group) { count(); }
 
-  /// Call it at least once per 64 collectives, of which the trace has the last.
+  /// Call it at least once per 64 collectives and 64 messages, of which the trace has the last.
   void count() {
     const double size = group_.size();
     for (const tutti::TraceEntry& call : group_.trace()) {
-      if (call.seq < next_) continue;
-      next_ = call.seq + 1;
+      // Messages are numbered by peer.
+      const bool is_message = tutti::is_point_to_point(call.operation);
+      std::uint64_t& next = next_[is_message ? call.peer : -1];
+      if (call.seq < next) continue;
+      next = call.seq + 1;
       const auto bytes = static_cast<double>(call.bytes);
       // A ring sends each element once to sum it, and once to distribute the sum.
       if (call.operation == tutti::Operation::all_reduce) sent_ += 2 * bytes * (size - 1) / size;
       if (call.operation == tutti::Operation::all_gather) sent_ += bytes * (size - 1);
+      if (call.operation == tutti::Operation::send) sent_ += bytes;
     }
   }
   double sent() const { return sent_; }
 
  private:
   const tutti::ProcessGroup& group_;
-  std::uint64_t next_ = 0;
+  std::map<int, std::uint64_t> next_;
   double sent_ = 0;
 };
 
@@ -55,7 +61,8 @@ struct Case {
   std::string name;
   /// Makes the hook, with state of its own, on each rank.
   std::function<ddp::CommHook(tutti::ProcessGroup& pair)> make;
-  bool averages = false;
+  bool averages = false;  // The parameters, periodically.
+  std::optional<ddp::OuterOptimizer> outer = {};
   bool wraps = true;
 };
 
@@ -71,7 +78,7 @@ Result train(tutti::ProcessGroup& group, const Case& c, bool in_fp16) {
   ddp::GradientReducer reducer(group, network.parameters());
   const ddp::CommHook hook = c.make(*pair);
   reducer.set_hook(in_fp16 ? ddp::fp16_compress_wrapper(hook) : hook);
-  ddp::PeriodicModelAverager averager(group, period, local_from);
+  ddp::PeriodicModelAverager averager(group, period, local_from, c.outer);
   std::vector<tutti::TensorView> values;
   for (std::size_t id = 0; id < network.parameter_count(); ++id)
     values.push_back(network.value(id));
@@ -140,8 +147,10 @@ int main() {
            Case{"PowerSGD, rank 1", [](auto&) { return power_sgd(1); }},
            Case{"PowerSGD, rank 1, no feedback", [](auto&) { return power_sgd(1, false); }},
            Case{"batched PowerSGD, rank 4", [](auto&) { return batched_power_sgd(4); }},
-           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }, false, false},
+           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }, false, {}, false},
+           Case{"gossip", [](auto&) { return Gossip(rate); }, false, {}, false},
            Case{"local SGD", local_sgd, true},
+           Case{"local SGD, outer Nesterov", local_sgd, true, ddp::OuterOptimizer()},
            Case{"noop", [](auto&) { return ddp::noop_hook; }},
        }) {
     const Result& result = results[c.name] = on_all_ranks(c);

@@ -7,6 +7,8 @@
 #include "conformance/ddp/network.hpp"
 #include "conformance/observed.hpp"
 
+#include "../../../docs/examples/17_comm_hooks/gossip.hpp"
+
 // Tests what register_ddp_comm_hook promises, and the hooks that compress.
 
 namespace tutti::test {
@@ -158,6 +160,45 @@ TEST_P(CommHooks, AnArrayOfTheHookIsCopiedToTheBucketAndReleased) {
         expect_near(values_of<double>(content_of(group, reducer.gradient(0))), want, 1e-14);
         EXPECT_TRUE(array.expired()) << "the reducer keeps the array";
       }
+    }
+  });
+}
+
+TEST_P(CommHooks, GossipAveragesWithRotatingPartnersAndKeepsTheMean) {
+  constexpr double rate = 0.25;
+  constexpr std::size_t count = 40;
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const int size = group.size();
+    std::vector<float> values(count);
+    std::vector<float> gradients(count);
+    GradientReducer reducer(group, {{"w", values}});
+    reducer.set_hook(Gossip(rate));
+    std::vector<std::vector<double>> all(index(size), std::vector<double>(count));  // By rank.
+    std::vector<double> mean(count);
+    for (int step = 0; step < 5; ++step) {
+      const int d = size == 1 ? 0 : size == 2 || step % 2 == 0 ? 1 : 2;
+      auto updated = all;
+      for (int rank = 0; rank < size; ++rank)
+        for (std::size_t i = 0; i < count; ++i) {
+          const double change = rate * gradient_value(0, rank, step, static_cast<std::int64_t>(i));
+          updated[index(rank)][i] -= change;
+          mean[i] -= change / size;
+        }
+      for (int rank = 0; rank < size; ++rank)
+        for (std::size_t i = 0; i < count; ++i)
+          all[index(rank)][i] =
+              (updated[index(rank)][i] + updated[index((rank - d + size) % size)][i]) / 2;
+
+      for (std::size_t i = 0; i < count; ++i)
+        gradients[i] =
+            static_cast<float>(gradient_value(0, group.rank(), step, static_cast<std::int64_t>(i)));
+      reducer.mark_ready(0, gradients);
+      reducer.finish();
+      for (std::size_t i = 0; i < count; ++i) values[i] -= static_cast<float>(rate) * gradients[i];
+      expect_near(values, all[index(group.rank())], 1e-6);
+      auto means = values;
+      group.all_reduce(means, ReduceOp::avg);
+      expect_near(means, mean, 1e-6);
     }
   });
 }
