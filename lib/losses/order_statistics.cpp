@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "losses/radix_sort.hpp"
+#include "kernels/radix_sort.hpp"
 
 namespace tutti::internal::losses {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "losses/radix_sort.hpp"
+#include "kernels/radix_sort.hpp"
 
 namespace tutti::internal::losses {
 

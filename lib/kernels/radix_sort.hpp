@@ -14,7 +14,7 @@
 // a million 12 ms (14 ms), 100,000 floats with their rows 0.31 ms (0.31 ms). For keys without rows
 // vqsort takes half the time.
 
-namespace tutti::internal::losses {
+namespace tutti::internal {
 
 /// Returns an integer with the order of the scores: flips the sign bit, and all other bits of
 /// negative scores. -0 is next below 0. Has no branch, because signs cannot be predicted.
@@ -78,4 +78,4 @@ void radix_sort(Raw<Item>& items, const KeyOf& key_of) {
   }
 }
 
-}  // namespace tutti::internal::losses
+}  // namespace tutti::internal
