@@ -102,6 +102,15 @@ GatheredRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& in, Row
 /// and the dtype may not. 0-dimensional and empty arrays are allowed.
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
                                        const CallOptions& options = {});
+/// A list of arrays from each rank, in rank order. The lengths of the lists, which may be 0, and
+/// the dimensions and dtype of every array may differ.
+///
+/// On the wire: one exchange in which each rank sends each peer about 80 bytes, and 5 + 8 ndim
+/// bytes for each array. In host memory, a rank whose list takes 64 KiB or less includes the
+/// elements; those of the other ranks follow in one gather of bytes, if there are any.
+std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
+                                                    std::span<const ConstTensorView> locals,
+                                                    const CallOptions& options = {});
 
 /// One string of bytes from each rank, of any length (MPI_Allgatherv of bytes).
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
