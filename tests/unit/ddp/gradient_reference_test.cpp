@@ -9,7 +9,7 @@
 
 #include "conformance/ddp/host_network.hpp"
 #include "support/ranks.hpp"
-#include "unit/losses/recorded.hpp"
+#include "support/recorded.hpp"
 
 // Compares with the gradients of torch's DistributedDataParallel in tests/data/ddp/gradients.txt,
 // which tests/data/ddp/record_gradients.py has made.

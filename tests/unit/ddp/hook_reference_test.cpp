@@ -14,7 +14,7 @@
 #include <tutti/ddp/power_sgd.hpp>
 
 #include "support/ranks.hpp"
-#include "unit/losses/recorded.hpp"
+#include "support/recorded.hpp"
 
 // Compares with the results of torch's hooks on 2 ranks in tests/data/ddp/hooks.txt, which
 // tests/data/ddp/record_hooks.py has made, and with torch.optim.SGD as an outer optimizer in

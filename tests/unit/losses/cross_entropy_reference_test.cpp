@@ -7,7 +7,7 @@
 
 #include <tutti/losses/cross_entropy.hpp>
 
-#include "unit/losses/recorded.hpp"
+#include "support/recorded.hpp"
 
 // Compares with torch 2.15 on one process: tests/data/losses/cross_entropy.txt, made by
 // tests/data/losses/record_cross_entropy.py.

@@ -13,7 +13,7 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 
-#include "unit/losses/recorded.hpp"
+#include "support/recorded.hpp"
 
 // Recorded options of losses, and their expected results.
 

@@ -8,7 +8,7 @@
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/warm_up.hpp>
 
-#include "unit/losses/recorded.hpp"
+#include "support/recorded.hpp"
 
 // Compares with the package imbalanced-losses 0.5.1: tests/data/losses/warm_up.txt, made by
 // tests/data/losses/record_warm_up.py.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// Cases recorded by a program of tests/data/losses: one per line, fields separated by ';'.
+// Cases recorded by a program of tests/data: one per line, fields separated by ';'.
 
 namespace tutti::test {
 
