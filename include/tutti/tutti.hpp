@@ -33,6 +33,7 @@
 #include <tutti/losses/warm_up.hpp>
 #include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
+#include <tutti/metrics.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/pending.hpp>
 #include <tutti/process_group.hpp>

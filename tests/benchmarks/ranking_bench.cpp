@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdint>
@@ -5,6 +6,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -15,13 +17,14 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
+#include <tutti/metrics.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/store/store.hpp>
 
 // Losses of one class over the rows of all ranks, value and gradient, from float logits. Arguments:
 // rows and positives of all ranks together. The benchmarks `.../ranks:W` compute the same batch on
 // W ranks that are threads of this process, over the backend local; the others on one process
-// without a group.
+// without a group. At the end are metrics, and one sort of the rows.
 
 namespace {
 
@@ -75,7 +78,7 @@ void of_ranks(benchmark::State& state, const Batch& batch, auto make) {
       auto loss = make();
       for (round.arrive_and_wait(); !over; round.arrive_and_wait()) {
         auto result = loss(groups[rank], batch.part(rank, ranks));
-        benchmark::DoNotOptimize(result.grad.data());
+        benchmark::DoNotOptimize(result);
         round.arrive_and_wait();
       }
     });
@@ -150,6 +153,36 @@ BENCHMARK(sigmoid_focal)
 BENCHMARK(softmax_focal)
     ->ArgsProduct({{10'000}, {20, 100}, {0, 2}})
     ->ArgNames({"rows", "classes", "gamma"})
+    ->Unit(benchmark::kMillisecond);
+
+/// The measure of the metrics: one thread sorts the rows by score.
+void sort(benchmark::State& state) {
+  const Batch batch(state);
+  std::vector<std::pair<float, std::int64_t>> rows;
+  for (std::size_t i = 0; i < batch.logits.size(); ++i)
+    rows.emplace_back(batch.logits[i], batch.targets[i]);
+  for (auto _ : state) {
+    auto sorted = rows;
+    std::ranges::sort(sorted);
+    benchmark::DoNotOptimize(sorted.data());
+  }
+}
+
+void binary_metrics(benchmark::State& state) {
+  of_ranks(state, Batch(state), [] {
+    return [](tutti::ProcessGroup& group, const RankingBatch& batch) {
+      tutti::metrics::ScoredRows rows;
+      rows.add(batch.logits, batch.targets);
+      return tutti::metrics::binary_metrics(group, rows, {.precisions = {0.9}, .quantiles = {0.5}});
+    };
+  });
+}
+
+BENCHMARK(sort)->Args({1'000'000, 50'000})->Unit(benchmark::kMillisecond);
+BENCHMARK(binary_metrics)
+    ->ArgsProduct({{1'000'000}, {50'000}, {1, 2, 4}})
+    ->ArgNames({"", "", "ranks"})
+    ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

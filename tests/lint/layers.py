@@ -13,7 +13,7 @@ LIB = [
     "backend collectives",
     "group",
     "rows launch",
-    "autograd losses ddp",
+    "autograd losses metrics ddp",
 ]
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "backend collectives"

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include <tutti/metrics.hpp>
 #include <tutti/sync.hpp>
 #include <tutti/tutti.hpp>
 
@@ -21,6 +22,28 @@ std::vector<Batch> batches_of(int rank) {
   if (rank == 0) return {{1.0, 3}, {2.0, 2}};
   if (rank == 1) return {{3.0, 3}, {6.0, 1}};
   return {{0.5, 1}};
+}
+
+struct Predictions {
+  std::vector<float> scores;
+  std::vector<std::int64_t> targets;
+};
+
+/// Returns the batches that each rank scores. Rank 2 has none.
+std::vector<Predictions> predictions_of(int rank) {
+  if (rank == 0) return {{{0.9F, 0.3F, 0.8F}, {1, 0, 1}}, {{0.6F}, {0}}};
+  if (rank == 1) return {{{0.5F, 0.2F, 0.4F}, {1, 0, 0}}};
+  return {};
+}
+
+/// Metrics of scores, over the rows of all ranks.
+void evaluate(tutti::ProcessGroup& group) {
+  tutti::metrics::ScoredRows rows;
+  for (const auto& batch : predictions_of(group.rank())) rows.add(batch.scores, batch.targets);
+  const auto all = tutti::metrics::binary_metrics(group, rows, {.precisions = {0.9}});
+  if (group.rank() == 0)
+    std::printf("AUROC %.4f, average precision %.4f, recall at precision 0.9 %.4f\n", all.auroc,
+                all.average_precision, all.recalls[0]);
 }
 
 void train(tutti::ProcessGroup& group) {
@@ -59,6 +82,8 @@ void train(tutti::ProcessGroup& group) {
   for (const Batch& batch : batches_of(group.rank())) step.add("loss", batch.loss, batch.rows);
   for (const auto& [name, mean] : step.reduce(group))
     if (first) std::printf("%s of the step %.3f\n", name.c_str(), mean);
+
+  evaluate(group);
 
   // Different names are an error on every rank; its text names both sides.
   const std::vector<tutti::NamedLoss> other{{group.rank() == 2 ? "box" : "class", 1, 1}};
