@@ -328,7 +328,7 @@ TEST_P(TorchDdp, AHookReplacesTheReduction) {
   test::on_ranks(GetParam(), [&](ProcessGroup& group) {
     Network network(1), expected(1);
     DistributedDataParallel model(group, network);
-    model.set_hook(ddp::all_reduce_hook, ddp::fp16_compress_wrapper);
+    libtorch::register_ddp_comm_hook(model, ddp::all_reduce_hook, ddp::fp16_compress_wrapper);
     (loss_of(model, part(batch(0), group)) * group.size()).backward();
     loss_of(expected, batch(0)).backward();
     expect_near(network.w1.grad(), expected.w1.grad(), 4e-3);  // Gradients below 2, 11 bits each.

@@ -9,6 +9,7 @@
 #include <ATen/ops/cat.h>
 
 #include <tutti/adapters/torch/detail/collective.hpp>
+#include <tutti/adapters/torch/distributed.hpp>
 #include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/autograd.hpp>
 
@@ -30,15 +31,6 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
                                   const RowLayout& layout = {}, const CallOptions& options = {}) {
   return detail::apply(autograd::all_gather_rows, group, local, scale, layout, options);
 }
-
-namespace detail {
-/// The factors of a product over ranks: the arrays of all ranks, [W, ...]. torch computes the
-/// product and differentiates it.
-inline at::Tensor factors(ProcessGroup& group, const at::Tensor& in, const CallOptions& options) {
-  return all_gather_rows(group, in.unsqueeze(0), GradScale::sum, RowLayout::equal(group.size(), 1),
-                         options);
-}
-}  // namespace detail
 
 /// [sum n_r, ...] -> [n_rank, ...]; `op` is sum, avg or premul_sum.
 inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
@@ -62,13 +54,14 @@ inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Row
 /// `op` is sum, avg, premul_sum, min, max or prod.
 inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
                              const CallOptions& options = {}) {
-  if (op.kind == ReduceOp::Kind::prod) return detail::factors(group, in, options).prod(0);
+  if (op.kind == ReduceOp::Kind::prod)
+    return AllGatherGrad::apply(in, &group, options).prod(0);  // torch's own, of all factors.
   return detail::apply(autograd::all_reduce, group, in, op, options);
 }
 /// For each element, the product over all other ranks.
 inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
                                     const CallOptions& options = {}) {
-  const at::Tensor all = detail::factors(group, in, options);
+  const at::Tensor all = AllGatherGrad::apply(in, &group, options);
   const std::int64_t rank = group.rank();
   return at::cat({all.narrow(0, 0, rank), all.narrow(0, rank + 1, group.size() - 1 - rank)})
       .prod(0);

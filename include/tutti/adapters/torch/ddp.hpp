@@ -134,4 +134,11 @@ class DistributedDataParallel {
   std::optional<detail::Gradients> gradients_;
 };
 
+/// model.set_hook(hook, wrapper), under PyTorch Lightning's name. The hook holds its state itself.
+template <typename Module>
+void register_ddp_comm_hook(DistributedDataParallel<Module>& model, ddp::CommHook hook,
+                            const ddp::HookWrapper& wrapper = {}) {
+  model.set_hook(std::move(hook), wrapper);
+}
+
 }  // namespace tutti::libtorch
