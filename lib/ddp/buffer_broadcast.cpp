@@ -24,25 +24,26 @@ BufferBroadcast::BufferBroadcast(ProcessGroup& group, std::vector<Parameter> buf
   array_ = Tensor(group.memory(), Shape{bytes}, DType::u8);
 }
 
-void BufferBroadcast::copy(Way way) {
+void BufferBroadcast::copy(Way way, Stream stream) {
   auto* place = static_cast<std::byte*>(array_.data());
   for (const Parameter& buffer : buffers_) {
     const TensorView& v = buffer.value;
     if (v.bytes() != 0) {
       if (way == Way::into_array)
-        group_.memory().copy(place, v.data, v.bytes(), {});
+        group_.memory().copy(place, v.data, v.bytes(), stream);
       else
-        group_.memory().copy(v.data, place, v.bytes(), {});
+        group_.memory().copy(v.data, place, v.bytes(), stream);
     }
     place += padded_bytes(buffer);
   }
 }
 
-void BufferBroadcast::run() {
+void BufferBroadcast::run(Stream stream) {
   if (array_.bytes() == 0) return;
-  if (group_.rank() == 0) copy(Way::into_array);
+  call_.stream = stream;
+  if (group_.rank() == 0) copy(Way::into_array, stream);
   group_.broadcast(array_, 0, call_);
-  if (group_.rank() != 0) copy(Way::out_of_array);
+  if (group_.rank() != 0) copy(Way::out_of_array, stream);
 }
 
 }  // namespace tutti::ddp

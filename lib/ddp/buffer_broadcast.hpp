@@ -12,12 +12,13 @@ class BufferBroadcast {
  public:
   BufferBroadcast(ProcessGroup& group, std::vector<Parameter> buffers,
                   const ReducerOptions& options);
-  /// Collective. Overwrites the buffers of every rank with rank 0's values.
-  void run();
+  /// Collective. Overwrites the buffers of every rank with rank 0's values, in the order of
+  /// `stream`.
+  void run(Stream stream = {});
 
  private:
   enum class Way { into_array, out_of_array };
-  void copy(Way way);
+  void copy(Way way, Stream stream);
 
   ProcessGroup& group_;
   std::vector<Parameter> buffers_;

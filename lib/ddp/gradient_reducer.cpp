@@ -61,6 +61,7 @@ struct GradientReducer::Impl {
     name_launches();
     arrays.broadcast_values(call);
     buffers.run();
+    arrays.wait_for({});
   }
 
   void set_divisor(double d) { divisor = d == 0 ? group.size() : d; }
@@ -372,7 +373,10 @@ void GradientReducer::Impl::write_back(std::size_t index) {
   for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
     const std::size_t id = bucket.slices()[i].id;
     const Gradient& mine = gradients[id];
-    if (mine.mark != Mark::ready && !replaced && !options.average_over_rows) continue;
+    if (mine.mark != Mark::ready) {
+      if (!on_host) launches[index].wait();  // No stream of the program waits for this gradient.
+      if (!replaced && !options.average_over_rows) continue;
+    }
     const Stream stream = mine.producer.value_or(Stream{});
     if (!on_host && !(blocked == stream)) {
       for (Work& work : launches[index].works) work.block_stream(stream);
@@ -495,8 +499,8 @@ GradientReducer::NoSync GradientReducer::no_sync() {
   return NoSync(impl_->no_sync);
 }
 
-void GradientReducer::broadcast_buffers() {
-  impl_->buffers.run();
+void GradientReducer::broadcast_buffers(Stream stream) {
+  impl_->buffers.run(stream);
 }
 
 void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {

@@ -22,76 +22,17 @@
 namespace tutti {
 namespace {
 
+using test::Derivatives;
+using test::derivatives_at_once;
 using test::expect_error;
+using test::expect_near;
+using test::inputs_of;
+using test::leaf;
+using test::loss_of;
 using test::pattern;
 using test::Tensors;
 using test::TorchCall;
 using test::World;
-
-// Tolerance for sums of a few dozen products of numbers around 1 in another order.
-constexpr double tolerance = 1e-12;
-
-void expect_near(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
-  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
-  const at::Tensor difference = (actual - expected).abs();
-  if (difference.numel() == 0) return;
-  EXPECT_LE(difference.max().item<double>(), tolerance)
-      << what << ": " << actual << "\nexpected: " << expected;
-}
-
-at::Tensor leaf(const at::Tensor& values) {
-  at::Tensor x = values.detach().clone();
-  x.set_requires_grad(true);
-  return x;
-}
-
-// A loss that differs between ranks and is not linear: its gradient depends on the output.
-at::Tensor loss_of(const at::Tensor& out, int rank) {
-  return (pattern(out.sizes(), rank + 1) * out * out).sum();
-}
-// A loss of a gradient; its gradient is a second derivative.
-at::Tensor penalty_of(const at::Tensor& gradient, int rank) {
-  return (pattern(gradient.sizes(), rank + 2) * gradient * gradient).sum();
-}
-
-at::Tensor or_zeros(const at::Tensor& gradient, const at::Tensor& x) {
-  return gradient.defined() ? gradient : at::zeros_like(x);
-}
-
-struct Derivatives {
-  Tensors out, first, second;  // Inputs of each rank.
-};
-
-at::Tensor sum_over_ranks(const Tensors& of_ranks,
-                          at::Tensor (*scalar)(const at::Tensor& x, int rank)) {
-  at::Tensor sum = at::zeros({}, at::kDouble);
-  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank)
-    sum = sum + scalar(of_ranks[rank], static_cast<int>(rank));
-  return sum;
-}
-
-// torch's gradient of the sum of all losses in one process, with all ranks' inputs.
-Derivatives derivatives_at_once(const TorchCall& call, const Tensors& inputs) {
-  Tensors xs;
-  for (const at::Tensor& input : inputs) xs.push_back(leaf(input));
-  Derivatives d;
-  d.out = call.at_once(xs);
-  d.first = torch::autograd::grad({sum_over_ranks(d.out, loss_of)}, xs, {}, true, true, true);
-  for (std::size_t rank = 0; rank < xs.size(); ++rank)
-    d.first[rank] = or_zeros(d.first[rank], xs[rank]);
-  at::Tensor penalty = sum_over_ranks(d.first, penalty_of);
-  for (const at::Tensor& x : xs) penalty = penalty + x.sum() * 0;  // Where the value is constant.
-  d.second = torch::autograd::grad({penalty}, xs, {}, false, false, true);
-  for (std::size_t rank = 0; rank < xs.size(); ++rank)
-    d.second[rank] = or_zeros(d.second[rank], xs[rank]);
-  return d;
-}
-
-Tensors inputs_of(const TorchCall& call, int ranks) {
-  Tensors inputs;
-  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(pattern(call.sizes(rank, ranks), rank));
-  return inputs;
-}
 
 struct Case {
   TorchCall call;
@@ -120,20 +61,7 @@ TEST_P(TorchAutograd, EqualsOneProcessToTheSecondDerivative) {
   const Tensors inputs = inputs_of(call, GetParam().world.size);
   const Derivatives expected = derivatives_at_once(call, inputs);
   test::on_ranks(GetParam().world, [&](ProcessGroup& group) {
-    const auto rank = static_cast<std::size_t>(group.rank());
-    const at::Tensor x = leaf(inputs[rank]);
-    const at::Tensor out = call.on_ranks(group, x);
-    expect_near(out, expected.out[rank], "value");
-    const at::Tensor loss = loss_of(out, group.rank());
-    const at::Tensor first = torch::autograd::grad({loss}, {x}, {}, true, true)[0];
-    expect_near(first, expected.first[rank], "gradient");
-    penalty_of(first, group.rank()).backward();
-    expect_near(x.grad(), expected.second[rank], "second derivative");
-    // backward() alone has paths of its own: saved weights, calls that record nothing.
-    const at::Tensor alone = leaf(inputs[rank]);
-    loss_of(call.on_ranks(group, alone), group.rank()).backward();
-    expect_near(or_zeros(alone.grad(), alone), expected.first[rank], "gradient");
-    EXPECT_FALSE(alone.grad().requires_grad());
+    test::expect_equals_one_process(call, group, inputs, expected);
   });
 }
 

@@ -7,7 +7,10 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <tutti/adapters/torch.hpp>
 
@@ -258,6 +261,84 @@ at::Tensor pattern(at::IntArrayRef sizes, int seed) {
   std::int64_t count = 1;
   for (const std::int64_t size : sizes) count *= size;
   return ((at::arange(count, at::kDouble) * 5 + 3 * seed).remainder(7) - 3).div(4).view(sizes);
+}
+
+void expect_near(const at::Tensor& actual, const at::Tensor& expected, const std::string& what) {
+  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
+  const at::Tensor difference = (actual.to(expected.device()) - expected).abs();
+  if (difference.numel() == 0) return;
+  // Sums of a few dozen products of numbers around 1 in another order.
+  EXPECT_LE(difference.max().item<double>(), 1e-12)
+      << what << ": " << actual << "\nexpected: " << expected;
+}
+
+at::Tensor leaf(const at::Tensor& values) {
+  at::Tensor x = values.detach().clone();
+  x.set_requires_grad(true);
+  return x;
+}
+
+at::Tensor loss_of(const at::Tensor& out, int rank) {
+  return (pattern(out.sizes(), rank + 1).to(out.device()) * out * out).sum();
+}
+namespace {
+// A loss of a gradient; its gradient is a second derivative.
+at::Tensor penalty_of(const at::Tensor& gradient, int rank) {
+  return (pattern(gradient.sizes(), rank + 2).to(gradient.device()) * gradient * gradient).sum();
+}
+
+at::Tensor or_zeros(const at::Tensor& gradient, const at::Tensor& x) {
+  return gradient.defined() ? gradient : at::zeros_like(x);
+}
+
+at::Tensor sum_over_ranks(const Tensors& of_ranks,
+                          at::Tensor (*scalar)(const at::Tensor& x, int rank)) {
+  at::Tensor sum = at::zeros({}, at::kDouble);
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank)
+    sum = sum + scalar(of_ranks[rank], static_cast<int>(rank));
+  return sum;
+}
+}  // namespace
+
+Derivatives derivatives_at_once(const TorchCall& call, const Tensors& inputs) {
+  Tensors xs;
+  for (const at::Tensor& input : inputs) xs.push_back(leaf(input));
+  Derivatives d;
+  d.out = call.at_once(xs);
+  d.first = torch::autograd::grad({sum_over_ranks(d.out, loss_of)}, xs, {}, true, true, true);
+  for (std::size_t rank = 0; rank < xs.size(); ++rank)
+    d.first[rank] = or_zeros(d.first[rank], xs[rank]);
+  at::Tensor penalty = sum_over_ranks(d.first, penalty_of);
+  for (const at::Tensor& x : xs) penalty = penalty + x.sum() * 0;  // Where the value is constant.
+  d.second = torch::autograd::grad({penalty}, xs, {}, false, false, true);
+  for (std::size_t rank = 0; rank < xs.size(); ++rank)
+    d.second[rank] = or_zeros(d.second[rank], xs[rank]);
+  return d;
+}
+
+Tensors inputs_of(const TorchCall& call, int ranks) {
+  Tensors inputs;
+  for (int rank = 0; rank < ranks; ++rank) inputs.push_back(pattern(call.sizes(rank, ranks), rank));
+  return inputs;
+}
+
+void expect_equals_one_process(const TorchCall& call, ProcessGroup& group, const Tensors& inputs,
+                               const Derivatives& expected, c10::Device device) {
+  const auto rank = static_cast<std::size_t>(group.rank());
+  const at::Tensor x = leaf(inputs[rank].to(device));
+  const at::Tensor out = call.on_ranks(group, x);
+  EXPECT_EQ(out.device(), device);
+  expect_near(out, expected.out[rank], "value");
+  const at::Tensor loss = loss_of(out, group.rank());
+  const at::Tensor first = torch::autograd::grad({loss}, {x}, {}, true, true)[0];
+  expect_near(first, expected.first[rank], "gradient");
+  penalty_of(first, group.rank()).backward();
+  expect_near(x.grad(), expected.second[rank], "second derivative");
+  // backward() alone has paths of its own: saved weights, calls that record nothing.
+  const at::Tensor alone = leaf(x);
+  loss_of(call.on_ranks(group, alone), group.rank()).backward();
+  expect_near(or_zeros(alone.grad(), alone), expected.first[rank], "gradient");
+  EXPECT_FALSE(alone.grad().requires_grad());
 }
 
 }  // namespace tutti::test

@@ -29,4 +29,22 @@ std::vector<TorchCall> torch_calls();
 /// Quarters between -1 and 1, the same in every run, with zeros, and ties between ranks.
 at::Tensor pattern(at::IntArrayRef sizes, int seed);
 
+/// A copy that requires grad.
+at::Tensor leaf(const at::Tensor& values);
+/// A loss that differs between ranks and is not linear: its gradient depends on the output.
+at::Tensor loss_of(const at::Tensor& out, int rank);
+/// On any device, with a tolerance for sums in another order.
+void expect_near(const at::Tensor& actual, const at::Tensor& expected, const std::string& what);
+
+Tensors inputs_of(const TorchCall& call, int ranks);
+/// By the inputs of each rank: values, and the first and second derivatives of all losses' sum.
+struct Derivatives {
+  Tensors out, first, second;
+};
+/// torch's, in one process.
+Derivatives derivatives_at_once(const TorchCall& call, const Tensors& inputs);
+/// The call on ranks, with inputs on `device`, gives the same.
+void expect_equals_one_process(const TorchCall& call, ProcessGroup& group, const Tensors& inputs,
+                               const Derivatives& expected, c10::Device device = c10::kCPU);
+
 }  // namespace tutti::test

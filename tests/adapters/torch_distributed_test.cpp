@@ -19,17 +19,12 @@ namespace tutti {
 namespace {
 
 using test::expect_error;
+using test::leaf;
 using test::pattern;
 using test::World;
 
 class TorchNames : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, TorchNames, testing::ValuesIn(test::worlds()), test::CaseName());
-
-at::Tensor leaf(const at::Tensor& values) {
-  at::Tensor x = values.detach().clone();
-  x.set_requires_grad(true);
-  return x;
-}
 
 TEST_P(TorchNames, AGatherWithGradHasTheRanksOwnSliceAsGradient) {
   test::on_ranks(GetParam(), [](ProcessGroup& group) {

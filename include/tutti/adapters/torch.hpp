@@ -13,8 +13,12 @@
 #include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/autograd.hpp>
 
-// The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, in host memory, with
-// their gradients. docs/adapters.md.
+// The collectives of <tutti/autograd.hpp> as functions of LibTorch's autograd, with their
+// gradients. docs/adapters.md.
+//
+// Tensors are on the group's device, and so are results, in torch's memory. On a CUDA device calls
+// run on torch's current stream, forward and back; the program leaves out options.stream. A tensor
+// on another device is Error invalid_argument, which names both.
 //
 // Derivatives of any order work, because a backward is a node of the graph. Inputs need not be
 // contiguous. Results are new tensors.
@@ -32,20 +36,55 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
   return detail::apply(autograd::all_gather_rows, group, local, scale, layout, options);
 }
 
+namespace detail {
+// What the core computes element by element on the host, torch computes on a device.
+
+/// For premul_sum: the tensor times this rank's factor, to be summed.
+inline at::Tensor scaled_on_device(const at::Tensor& in, ReduceOp& op) {
+  if (op.kind != ReduceOp::Kind::premul_sum || in.is_cpu()) return in;
+  return in * std::exchange(op, ReduceOp::sum).scale;
+}
+
+inline bool is_extreme_on_device(const at::Tensor& in, ReduceOp op) {
+  const bool extreme = op.kind == ReduceOp::Kind::min || op.kind == ReduceOp::Kind::max;
+  return extreme && !in.is_cpu() && in.is_floating_point() && in.element_size() > 1;
+}
+/// all_reduce with min or max. Ranks that tie share the gradient equally; NaNs tie.
+inline at::Tensor extreme_on_device(ProcessGroup& group, const at::Tensor& in, ReduceOp op,
+                                    const CallOptions& options) {
+  return record(group, in, [&](const at::Tensor& x) {
+    const c10::NoGradGuard off;
+    const CallOptions call = in_torch(x, options);
+    at::Tensor value = x.clone();
+    group.all_reduce(mutable_view(value), op, call);
+    const at::Tensor tied = x.eq(value).logical_or(x.isnan().logical_and(value.isnan()));
+    at::Tensor ties = tied.to(at::kInt);
+    group.all_reduce(mutable_view(ties), ReduceOp::sum, call);
+    const at::Tensor share = tied.to(x.scalar_type()).div(ties);
+    const CallOptions back{.memory = options.memory};
+    return Done{value, [=](ProcessGroup& ranks, const at::Tensor& gradient) {
+                  return share * apply(autograd::all_reduce, ranks, gradient,
+                                       ReduceOp(ReduceOp::sum), back);
+                }};
+  });
+}
+}  // namespace detail
+
 /// [sum n_r, ...] -> [n_rank, ...]; `op` is sum, avg or premul_sum.
 inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                       const RowLayout& layout, ReduceOp op = ReduceOp::sum,
                                       const CallOptions& options = {}) {
-  return detail::apply(autograd::reduce_scatter_rows, group, whole, layout, op, options);
+  const at::Tensor x = detail::scaled_on_device(whole, op);
+  return detail::apply(autograd::reduce_scatter_rows, group, x, layout, op, options);
 }
 /// [sum send_rows, ...] -> [sum recv_rows, ...]. `received`, if not null, gets the number of rows
 /// from each rank.
 inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Rows send_rows = {},
                                   Rows recv_rows = {}, const CallOptions& options = {},
                                   RowLayout* received = nullptr) {
-  return detail::record(group, in, [&](const ConstTensorView& x) {
+  return detail::record_core(group, in, [&](const ConstTensorView& x) {
     auto done =
-        autograd::all_to_all_rows(group, x, send_rows, recv_rows, detail::in_torch(options));
+        autograd::all_to_all_rows(group, x, send_rows, recv_rows, detail::in_torch(in, options));
     if (received != nullptr) *received = std::move(done.layout);
     return autograd::Differentiable(std::move(done));
   });
@@ -56,7 +95,10 @@ inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp
                              const CallOptions& options = {}) {
   if (op.kind == ReduceOp::Kind::prod)
     return AllGatherGrad::apply(in, &group, options).prod(0);  // torch's own, of all factors.
-  return detail::apply(autograd::all_reduce, group, in, op, options);
+  if (detail::is_extreme_on_device(in, op))
+    return detail::extreme_on_device(group, in, op, options);
+  const at::Tensor x = detail::scaled_on_device(in, op);
+  return detail::apply(autograd::all_reduce, group, x, op, options);
 }
 /// For each element, the product over all other ranks.
 inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
@@ -71,7 +113,8 @@ inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
 /// or premul_sum.
 inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
                          ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
-  return detail::apply(autograd::reduce, group, in, root, op, options);
+  const at::Tensor x = detail::scaled_on_device(in, op);
+  return detail::apply(autograd::reduce, group, x, root, op, options);
 }
 /// `in` has the same shape everywhere.
 inline at::Tensor broadcast(ProcessGroup& group, const at::Tensor& in, int root,
@@ -87,7 +130,7 @@ inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int 
 inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
                                const RowLayout& layout, int root, const CallOptions& options = {}) {
   const bool read = group.rank() == root && whole.defined();
-  const at::Tensor part = read ? whole : detail::no_part_of(whole);
+  const at::Tensor part = read ? whole : detail::no_part_of(group, whole);
   return detail::apply(autograd::scatter_rows, group, part, layout, root, options);
 }
 
@@ -100,9 +143,11 @@ inline at::Tensor send(ProcessGroup& group, const at::Tensor& in, int peer, int 
 /// of an earlier send. Second derivatives need it.
 inline at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype, int peer,
                        int tag = 0, const at::Tensor& after = {}, const CallOptions& options = {}) {
-  return detail::record(group, detail::no_part_of(after), [&](const ConstTensorView&) {
+  const at::Tensor none = detail::no_part_of(group, after);
+  return detail::record_core(group, none, [&](const ConstTensorView&) {
     const Shape shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
-    return autograd::recv(group, shape, from_torch(dtype), peer, tag, options);
+    return autograd::recv(group, shape, from_torch(dtype), peer, tag,
+                          detail::in_torch(none, options));
   });
 }
 /// Sends rank r's tensor, of the same shape everywhere, to rank to[r].

@@ -38,7 +38,8 @@ struct ReducerOptions {
   /// 0. Ignored with find_unused_parameters.
   bool rebuild_buckets = true;
   /// finish() compares the ranks' steps: 24 bytes after the last bucket, for which the host waits.
-  /// False: a rank that lacks a gradient aborts the group, and finish() does not wait for devices.
+  /// False: a rank that lacks a gradient aborts the group, and finish() does not wait for devices,
+  /// except for buckets with a gradient that this rank reported as unused.
   bool check_steps = true;
   double divisor = 0;  ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
   /// Steps end with finish(rows): gradients are means over all rows, whatever the divisor. For
@@ -131,7 +132,8 @@ class GradientReducer {
   NoSync no_sync();
 
   /// Collective. Copies rank 0's buffers to all ranks. If used, call it before each forward.
-  void broadcast_buffers();
+  /// @param stream  on a device: the stream that has written the buffers and will use them.
+  void broadcast_buffers(Stream stream = {});
 
   /// Sets a hook, which reduces whole buckets and divides by Bucket::divisor(). Without a hook, the
   /// results are those of all_reduce_hook. A null hook changes nothing. A wrapper is applied to the

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -15,7 +16,7 @@
 #include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/join.hpp>
 
-// Data-parallel training of LibTorch's modules, in host memory. docs/data-parallel.md.
+// Data-parallel training of LibTorch's modules. docs/data-parallel.md.
 
 namespace tutti::libtorch {
 
@@ -40,31 +41,34 @@ struct DdpOptions {
 /// With gradient_as_bucket_view gradients lie in the buckets while this object lives. To save a
 /// copy per step, zero them in place: zero_grad(false).
 ///
-/// Parameters and buffers are contiguous and in host memory. module.to() comes before. A gradient
-/// that is not contiguous aborts the group. One backward at a time. The module must outlive
-/// this object. A resource type: neither copied nor moved.
+/// Parameters and buffers are contiguous and on the group's device. module.to() comes before. On a
+/// CUDA device gradients are reduced on a stream of torch's pool, and the current stream of the
+/// caller of backward() waits for the results. A gradient that is not contiguous aborts the
+/// group. One backward at a time. The module must outlive this object. A resource type: neither
+/// copied nor moved.
 template <typename Module>
 class DistributedDataParallel {
  public:
   /// Collective, as the constructor of GradientReducer.
   DistributedDataParallel(ProcessGroup& group, Module& module, const DdpOptions& options = {})
       : module_(module), broadcasts_buffers_(options.broadcast_buffers) {
-    if (group.memory().device().type != DeviceType::cpu)
-      fail(Errc::unsupported, "DistributedDataParallel: the group works on " +
-                                  to_string(group.memory().device()) +
-                                  "; gradients of LibTorch are reduced in host memory only");
     const c10::NoGradGuard off;
     std::vector<at::Tensor> leaves;
     std::vector<ddp::Parameter> trained, frozen, buffers;
     std::unordered_set<const void*> seen;  // A tied parameter has several names.
+    const auto add = [](std::vector<ddp::Parameter>& to, const std::string& name,
+                        const at::Tensor& x) {
+      to.push_back({name, mutable_view(x)});
+      detail::synchronize(x.device());  // The reducer copies rank 0's values on another stream.
+    };
     for (const auto& [name, x] : module.named_parameters().pairs()) {
       if (!seen.insert(x.unsafeGetTensorImpl()).second) continue;
-      (x.requires_grad() ? trained : frozen).push_back({name, mutable_view(x)});
+      add(x.requires_grad() ? trained : frozen, name, x);
       if (x.requires_grad()) leaves.push_back(x);
     }
     for (const auto& [name, x] : module.named_buffers().pairs()) {
       if (!x.defined()) continue;
-      buffers.push_back({name, mutable_view(x)});
+      add(buffers, name, x);
       buffers_.emplace_back(x, x.data_ptr());
     }
     ddp::GradientReducer(group, {}, options.reducer, std::move(frozen));  // Broadcasts them.
@@ -125,7 +129,9 @@ class DistributedDataParallel {
             Errc::invalid_argument,
             "DistributedDataParallel: the memory of a buffer has changed; call to() and set_data() "
             "before the constructor");
-    reducer().broadcast_buffers();
+    if (!buffers_.empty())
+      reducer().broadcast_buffers(
+          detail::on_current_stream(buffers_.front().first.device()).stream);
   }
 
   Module& module_;

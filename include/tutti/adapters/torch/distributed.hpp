@@ -44,7 +44,7 @@ inline at::Tensor all_gather_no_grad(const at::Tensor& x, ProcessGroup* group,
   if (ranks.size() == 1) return x;
   const Contiguous local(x);
   return to_torch(
-      tutti::all_gather_rows(ranks, local, RowLayout(), detail::in_torch(options)).data);
+      tutti::all_gather_rows(ranks, local, RowLayout(), detail::in_torch(x, options)).data);
 }
 
 /// [...] -> [W, ...], of the same shape on every rank. The backward sums the gradients over the
@@ -66,7 +66,7 @@ inline at::Tensor all_gather_ddp_if_available(const at::Tensor& x, ProcessGroup*
   if (sync_grads) return AllGatherGrad::apply(x, group, options);
   const Contiguous local(x);
   return to_torch(
-      tutti::all_gather_ddp_if_available(local, group, RowLayout(), detail::in_torch(options)));
+      tutti::all_gather_ddp_if_available(local, group, RowLayout(), detail::in_torch(x, options)));
 }
 
 /// One tensor from each rank, in rank order; the dimensions may differ between ranks. This rank's
@@ -76,7 +76,7 @@ inline std::vector<at::Tensor> gather_all_tensors(const at::Tensor& x, ProcessGr
   ProcessGroup& ranks = detail::not_null(group, "gather_all_tensors");
   const Contiguous local(x);
   std::vector<at::Tensor> all;
-  for (Tensor& each : tutti::gather_all_tensors(ranks, local, detail::in_torch(options)))
+  for (Tensor& each : tutti::gather_all_tensors(ranks, local, detail::in_torch(x, options)))
     all.push_back(to_torch(std::move(each)));
   all[static_cast<std::size_t>(ranks.rank())] = x;
   return all;

@@ -9,10 +9,11 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/GradMode.h>
 
+#include <tutti/adapters/torch/detail/device.hpp>
 #include <tutti/adapters/torch/detail/types.hpp>
 #include <tutti/error.hpp>
 #include <tutti/maybe_owned.hpp>
@@ -93,13 +94,23 @@ class Contiguous {
 };
 
 /// Returns a tensor that owns the array; nothing is copied. The array's Memory must outlive the
-/// tensor.
+/// tensor, unless it is memory().
 inline at::Tensor to_torch(Tensor&& array) {
   const auto owner = std::make_shared<Tensor>(std::move(array));
   const auto dims = owner->shape().dims();
-  return at::from_blob(
-      owner->data(), at::IntArrayRef(dims.data(), dims.size()), [owner](void*) {},
-      at::TensorOptions(to_torch(owner->dtype())).device(to_torch(owner->device())));
+  const at::IntArrayRef sizes(dims.data(), dims.size());
+  const c10::Device device = to_torch(owner->device());
+  const at::TensorOptions options = at::TensorOptions(to_torch(owner->dtype())).device(device);
+  if (!device.is_cpu())
+    if (c10::DataPtr block = detail::device_memory(device).take(owner->data())) {
+      at::Tensor result = at::empty({0}, options);
+      result.unsafeGetTensorImpl()->set_storage_keep_dtype(
+          c10::Storage(c10::Storage::use_byte_size_t(), owner->bytes(), std::move(block),
+                       c10::GetAllocator(device.type()), true));
+      result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+      return result;
+    }
+  return detail::from_blob(owner->data(), sizes, options, [owner](void*) {});
 }
 /// to_torch() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
 /// `memory`.
@@ -139,6 +150,11 @@ class AllocatorMemory final : public Memory {
 inline Memory& memory() {
   static Memory& always = *new AllocatorMemory;
   return always;
+}
+/// Memory of torch's allocator for `device`, for the results of calls whose stream is torch's
+/// current stream of that device; allocate() refuses other streams. Never destroyed.
+inline Memory& memory(const c10::Device& device) {
+  return device.is_cpu() ? memory() : detail::device_memory(device);
 }
 
 }  // namespace tutti::libtorch

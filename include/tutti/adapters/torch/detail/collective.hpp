@@ -15,59 +15,72 @@
 
 namespace tutti::libtorch::detail {
 
-using Call = std::function<autograd::Differentiable(const ConstTensorView& in)>;
-at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call);
+/// A result, and the function from its gradient to that of the input.
+struct Done {
+  at::Tensor value;
+  std::function<at::Tensor(ProcessGroup& group, const at::Tensor& gradient)> back;
+};
+using Forward = std::function<Done(const at::Tensor& in)>;  ///< Of a contiguous tensor.
 
-/// The node of one forward in torch's graph. Its backward calls the Backward that the forward
-/// returned, and records that call as a node as well.
+/// The node of one forward in torch's graph. Its backward calls Done::back, which records nodes as
+/// well.
 struct Collective final : ::torch::autograd::Function<Collective> {
   using Context = ::torch::autograd::AutogradContext;
   using List = ::torch::autograd::variable_list;
 
   struct Back final : ::torch::CustomClassHolder {
-    Back(const ProcessGroup& g, autograd::Backward b) : group(g.share()), backward(std::move(b)) {}
+    Back(const ProcessGroup& g, decltype(Done::back) b) : group(g.share()), back(std::move(b)) {}
     mutable ProcessGroup group;
-    autograd::Backward backward;
+    decltype(Done::back) back;
   };
 
   static at::Tensor forward(Context* context, const at::Tensor& in, const at::Tensor&,
-                            ProcessGroup* group, const Call& call) {
-    const at::Tensor x = in.contiguous();
-    auto done = call(view(x));
+                            ProcessGroup* group, const Forward& forward) {
+    Done done = forward(in.contiguous());
     context->saved_data["back"] =
         c10::IValue::make_capsule(c10::make_intrusive<Back>(*group, std::move(done.back)));
-    return to_torch(std::move(done.value));
+    return std::move(done.value);
   }
   static List backward(Context* context, const List& grads) {
     const auto capsule = context->saved_data["back"].toCapsule();
-    const auto& back = static_cast<const Back&>(*capsule);
-    const auto call = [&](const ConstTensorView& gradient) {
-      return back.backward(back.group, gradient);
-    };
-    return {record(back.group, grads[0], call), {}, {}, {}};
+    const auto& saved = static_cast<const Back&>(*capsule);
+    return {saved.back(saved.group, grads[0]), {}, {}, {}, {}};
   }
 };
 
-/// Returns call(in); records a node if gradients are enabled.
-inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Call& call) {
-  if (!c10::GradMode::is_enabled()) {
-    const at::Tensor x = in.contiguous();
-    return to_torch(call(view(x)).value);
-  }
+/// Returns the value of forward(in); records a node if gradients are enabled.
+inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Forward& forward) {
+  if (!c10::GradMode::is_enabled()) return forward(in.contiguous()).value;
   // Makes the result require grad on every rank, so that either all ranks reach the backward or
   // none.
   const at::Tensor anchor = at::empty({0});
   anchor.set_requires_grad(true);
-  return Collective::apply(in, anchor, &group, call);
+  return Collective::apply(in, anchor, &group, forward);
 }
 
-/// Sets options.memory to torch's memory, unless the caller has set it.
-inline CallOptions in_torch(CallOptions options) {
-  if (options.memory == nullptr) options.memory = &memory();
-  return options;
+/// The same for a function of <tutti/autograd.hpp>.
+inline at::Tensor record_core(
+    ProcessGroup& group, const at::Tensor& in,
+    const std::function<autograd::Differentiable(const ConstTensorView& in)>& call) {
+  return record(group, in, [&](const at::Tensor& x) {
+    autograd::Differentiable done = call(view(x));
+    return Done{to_torch(std::move(done.value)),
+                [back = std::move(done.back)](ProcessGroup& ranks, const at::Tensor& gradient) {
+                  return record_core(ranks, gradient, [&](const ConstTensorView& g) {
+                    return back(ranks, g, on_current_stream(gradient.device()));
+                  });
+                }};
+  });
+}
+
+/// The options for a call with a tensor: results in torch's memory, unless the caller has set
+/// another, and on a device torch's current stream.
+inline CallOptions in_torch(const at::Tensor& x, CallOptions options) {
+  if (options.memory == nullptr) options.memory = &memory(x.device());
+  return on_current_stream(x.device(), options);
 }
 template <typename T>
-const T& in_torch(const T& argument) {
+const T& in_torch(const at::Tensor&, const T& argument) {
   return argument;
 }
 
@@ -75,14 +88,16 @@ const T& in_torch(const T& argument) {
 template <typename Forward, typename... Args>
 at::Tensor apply(const Forward& forward, ProcessGroup& group, const at::Tensor& in,
                  const Args&... args) {
-  return record(group, in, [&](const ConstTensorView& x) {
-    return autograd::Differentiable(forward(group, x, in_torch(args)...));
+  return record_core(group, in, [&](const ConstTensorView& x) {
+    return autograd::Differentiable(forward(group, x, in_torch(in, args)...));
   });
 }
 
-/// The input of a node that reads no data: [0], attached to the graph of `x` if `x` is in one.
-inline at::Tensor no_part_of(const at::Tensor& x) {
-  return x.defined() ? x.reshape({-1}).narrow(0, 0, 0) : at::empty({0});
+/// The input of a node that reads no data: [0] on the group's device, attached to the graph of `x`
+/// if `x` is in one.
+inline at::Tensor no_part_of(ProcessGroup& group, const at::Tensor& x) {
+  const c10::Device device = to_torch(group.memory().device());
+  return x.defined() ? x.reshape({-1}).narrow(0, 0, 0).to(device) : at::empty({0}, device);
 }
 
 }  // namespace tutti::libtorch::detail

@@ -2,14 +2,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/Stream.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <tutti/adapters/torch/detail/leaf_hooks.hpp>
@@ -29,7 +31,10 @@ class Gradients {
         options_(options),
         held_(leaves_.size()),
         reducer_(group, std::move(parameters), options, std::move(buffers)),
-        hooks_(leaves_, [this](auto id, const auto& computed) { on_gradient(id, computed); }) {}
+        hooks_(leaves_, [this](auto id, const auto& computed) { on_gradient(id, computed); }) {
+    if (!leaves_.empty() && !leaves_.front().is_cpu())
+      side_ = side_stream(leaves_.front().device());
+  }
   Gradients(const Gradients&) = delete;
   ~Gradients() {
     const c10::NoGradGuard off;
@@ -41,6 +46,13 @@ class Gradients {
       } catch (...) {                 // There is no memory.
         gradient.reset();
       }
+    }
+    try {
+      if (side_) {  // Both may still copy from the buckets.
+        side_->synchronize();
+        synchronize(side_->device());
+      }
+    } catch (...) {  // The device is lost.
     }
   }
 
@@ -91,8 +103,16 @@ class Gradients {
       array = reducer_.gradient(id);
     }
     marked_[id] = true;
-    reducer_.mark_ready(id, array);
+    reducer_.mark_ready(id, array, producer_of(gradient));
     held_[id] = gradient;
+  }
+
+  /// On a device, the stream that copies and reduces gradients, beside the backward. Follows the
+  /// stream of this thread, which autograd has made that of the gradient.
+  Stream producer_of(const at::Tensor& gradient) {
+    if (!side_) return {};
+    order(current_stream(gradient.device()), *side_);
+    return stream_of(*side_);
   }
 
   /// Ends the step. A leaf that the backward did not reach contributes what it has accumulated.
@@ -102,10 +122,18 @@ class Gradients {
     end_step([this] { reducer_.finish(); });
   }
 
-  /// The reducer uses no gradient any more when `end` has returned or thrown.
+  /// The reducer uses no gradient any more when `end` has returned or thrown, except on the side
+  /// stream.
   void end_step(const std::function<void()>& end) {
-    const std::shared_ptr<void> drop(nullptr, [this](void*) { held_.assign(leaves_.size(), {}); });
-    end();
+    std::exception_ptr error;
+    try {
+      end();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (side_) order(*side_, current_stream(side_->device()));
+    held_.assign(leaves_.size(), {});
+    if (error != nullptr) std::rethrow_exception(error);
     take_results();
   }
 
@@ -129,7 +157,7 @@ class Gradients {
     return g.data_ptr() == reducer_.gradient(id).data;
   }
   at::Tensor in_bucket(std::size_t id) const {
-    return at::from_blob(reducer_.gradient(id).data, leaves_[id].sizes(), leaves_[id].options());
+    return from_blob(reducer_.gradient(id).data, leaves_[id].sizes(), leaves_[id].options());
   }
 
   ProcessGroup group_;
@@ -137,6 +165,7 @@ class Gradients {
   const ddp::ReducerOptions options_;
   std::vector<at::Tensor> held_;  // By id: marked gradients, which live until the step ends.
   ddp::GradientReducer reducer_;
+  std::optional<c10::Stream> side_;
   std::vector<bool> marked_;      // By id, since the begin of the last backward.
   std::weak_ptr<void> backward_;  // The backward whose end calls finish().
   std::weak_ptr<NoSync> scope_;   // The scope of no_sync().
