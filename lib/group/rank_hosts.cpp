@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "backend/rendezvous.hpp"
+#include "store/checks.hpp"
 #include "values/fail.hpp"
 #include "values/host_identity.hpp"
 
