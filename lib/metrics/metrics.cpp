@@ -16,21 +16,21 @@ namespace tutti {
 namespace metrics {
 namespace {
 
-using internal::metrics::int128;
+using internal::metrics::Int128;
 using internal::metrics::ScoreCounts;
 using internal::metrics::Step;
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 constexpr double one = 0x1p100;
 
-double real(int128 number) noexcept {
+double real(Int128 number) noexcept {
   return static_cast<double>(number);
 }
 
 /// Cuts a number from 0 to 1 to a multiple of 2^-100. Such multiples are added without rounding, so
 /// the order of the terms does not matter.
-int128 fixed(double number) noexcept {
-  return static_cast<int128>(number * one);
+Int128 fixed(double number) noexcept {
+  return static_cast<Int128>(number * one);
 }
 
 /// Calls f(step, the step before it).
@@ -41,10 +41,10 @@ void for_steps(const ScoreCounts& counts, const F& f) {
 }
 
 /// Sum over the scores of (share of the positives) x (share of the negatives below; ties half).
-int128 auroc_of(const ScoreCounts& counts) {
+Int128 auroc_of(const ScoreCounts& counts) {
   const double positives = real(counts.total().positive);
   const double negatives = real(counts.total().negative);
-  int128 sum = 0;
+  Int128 sum = 0;
   if (positives == 0 || negatives == 0) return sum;
   for_steps(counts, [&](const Step& step, const Step& lower) {
     const auto here = step.positive - lower.positive;
@@ -57,7 +57,7 @@ int128 auroc_of(const ScoreCounts& counts) {
 
 /// The positive rows that a threshold just above `lower` retrieves, and their share of the rows
 /// that it retrieves.
-int128 retrieved(const Step& total, const Step& lower) noexcept {
+Int128 retrieved(const Step& total, const Step& lower) noexcept {
   return total.positive - lower.positive;
 }
 double precision(const Step& total, const Step& lower) noexcept {
@@ -65,9 +65,9 @@ double precision(const Step& total, const Step& lower) noexcept {
   return positives == 0 ? 0 : real(positives) / real(total.all() - lower.all());
 }
 
-int128 average_precision_of(const ScoreCounts& counts) {
+Int128 average_precision_of(const ScoreCounts& counts) {
   const auto& total = counts.total();
-  int128 sum = 0;
+  Int128 sum = 0;
   for_steps(counts, [&](const Step& step, const Step& lower) {
     const auto here = step.positive - lower.positive;
     if (here != 0) sum += fixed(real(here) / real(total.positive) * precision(total, lower));
@@ -76,7 +76,7 @@ int128 average_precision_of(const ScoreCounts& counts) {
 }
 
 /// The most positive rows that a threshold retrieves with this precision.
-int128 retrieved_at(const ScoreCounts& counts, double wanted) {
+Int128 retrieved_at(const ScoreCounts& counts, double wanted) {
   const auto steps = counts.steps();
   for (std::size_t i = 1; i < steps.size(); ++i)
     if (precision(counts.total(), steps[i - 1]) >= wanted)
@@ -87,17 +87,17 @@ int128 retrieved_at(const ScoreCounts& counts, double wanted) {
 /// The key of the first step for which reached() is true, as for all later ones; 0, which is no
 /// key of a number, if another rank has it.
 template <typename Reached>
-int128 first_key(const ScoreCounts& counts, const Reached& reached) {
+Int128 first_key(const ScoreCounts& counts, const Reached& reached) {
   const auto steps = counts.steps();
   if (reached(steps.front())) return 0;
   const auto found = std::ranges::partition_point(steps, std::not_fn(reached));
-  return found == steps.end() ? 0 : int128{found->key};
+  return found == steps.end() ? 0 : Int128{found->key};
 }
 
 /// The quantile between the scores at positions floor and ceil of `index`.
 struct Quantile {
   double weight;     ///< Of the score at the second position.
-  int128 low, high;  ///< Keys.
+  Int128 low, high;  ///< Keys.
 
   double value() const {
     if (low == 0) return nan;
@@ -116,7 +116,7 @@ Quantile quantile_of(const ScoreCounts& counts, double q, bool weighted) {
     });
     return {0, key, key};
   }
-  const double index = q * real(std::max<int128>(total - 1, 0));
+  const double index = q * real(std::max<Int128>(total - 1, 0));
   const auto key_at = [&](double position) {
     return first_key(counts, [&](const Step& step) { return real(step.all()) > position; });
   };
@@ -142,7 +142,7 @@ BinaryMetrics compute(ProcessGroup& group, std::string_view caller, const Scored
   };
   const ScoreCounts counts(group, caller, words, check, rows, call);
   std::vector<Quantile> found;
-  std::vector<int128> numbers{auroc_of(counts), average_precision_of(counts)};
+  std::vector<Int128> numbers{auroc_of(counts), average_precision_of(counts)};
   for (const double p : precisions) numbers.push_back(retrieved_at(counts, p));
   for (const double q : quantiles) {
     found.push_back(quantile_of(counts, q, rows.weighted()));

@@ -136,9 +136,9 @@ ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::stri
 
   int exponent = 0;
   (void)std::frexp(largest, &exponent);
-  const auto units = [&](double weight) -> int128 {
+  const auto units = [&](double weight) -> Int128 {
     if (!rows.weighted()) return static_cast<std::int64_t>(weight);
-    return static_cast<int128>(std::ldexp(weight, 80 - exponent));
+    return static_cast<Int128>(std::ldexp(weight, 80 - exponent));
   };
   steps_.reserve(entries.size() + 1);
   steps_.push_back({});
@@ -169,15 +169,15 @@ ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::stri
   }
 }
 
-std::vector<int128> ScoreCounts::gather(std::span<const int128> mine) const {
+std::vector<Int128> ScoreCounts::gather(std::span<const Int128> mine) const {
   const ConstTensorView row(mine.data(), DType::u64, {1, 2 * std::ssize(mine)});
   const auto gathered = gather_host_arrays(group_, {.caller = caller_, .arrays = {&row, 1}}, call_);
-  std::vector<int128> all(mine.size() * static_cast<std::size_t>(group_.size()));
+  std::vector<Int128> all(mine.size() * static_cast<std::size_t>(group_.size()));
   std::memcpy(all.data(), gathered.data[0].data(), gathered.data[0].bytes());
   return all;
 }
 
-void ScoreCounts::combine(std::vector<int128>& numbers, std::size_t sums) const {
+void ScoreCounts::combine(std::vector<Int128>& numbers, std::size_t sums) const {
   if (has_all_) return;
   const auto all = gather(numbers);
   std::ranges::fill(numbers, 0);

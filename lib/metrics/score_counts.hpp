@@ -13,14 +13,14 @@
 
 namespace tutti::internal::metrics {
 
-__extension__ typedef __int128 int128;
+__extension__ typedef __int128 Int128;
 
 /// Counts over the rows with this score or a lower one. With weights: the sums of the weights, in
 /// multiples of 2^-80 of the power of two above the largest weight, to which each weight is cut.
 struct Step {
   std::uint64_t key;  ///< ordered_key() of the score.
-  int128 positive, negative;
-  int128 all() const noexcept { return positive + negative; }
+  Int128 positive, negative;
+  Int128 all() const noexcept { return positive + negative; }
 };
 
 class ScoreCounts {
@@ -41,10 +41,10 @@ class ScoreCounts {
 
   /// Collective, unless every rank has all steps. Replaces the first `sums` numbers by their sums
   /// over the ranks, the others by their largest.
-  void combine(std::vector<int128>& numbers, std::size_t sums) const;
+  void combine(std::vector<Int128>& numbers, std::size_t sums) const;
 
  private:
-  std::vector<int128> gather(std::span<const int128> mine) const;
+  std::vector<Int128> gather(std::span<const Int128> mine) const;
 
   ProcessGroup& group_;
   std::string_view caller_;

@@ -113,8 +113,9 @@ def facts(runs):
            f"{max(c['noise']['others'] for c in cells):.1%} at most in a cell. An exchange of cache lines took "
            f"{exchange[0]:.0f} to {exchange[-1]:.0f} ns (medians of cells).")
     versions = {name: re.search(r"\d[\w.+]*", text) for r in runs.runs.values() for name, text in r["versions"].items()}
-    yield "* Versions: " + ", ".join(f"{name} is {found[0]}" for name, found in sorted(versions.items())
-                                     if is_peer(name) and found) + "."
+    peers = [f"{name} is {found[0]}" for name, found in sorted(versions.items()) if is_peer(name) and found]
+    if peers:
+        yield f"* Versions: {', '.join(peers)}."
 
 
 def times(runs, ranks, operation):
