@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <tutti/ddp/device_arithmetic.hpp>
+
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -76,6 +78,8 @@ Bucket Bucket::over(const TensorView& buffer) const {
 }
 
 HookState::~HookState() = default;
+
+DeviceArithmetic::~DeviceArithmetic() = default;
 
 }  // namespace ddp
 }  // namespace tutti

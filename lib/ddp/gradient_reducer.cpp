@@ -211,10 +211,13 @@ void GradientReducer::Impl::launch_full() {
       Bucket& bucket = buckets[next];
       Launch& launch = launches[next];
       CallOptions mine = call;
-      mine.stream = launch.stream.value_or(Stream{});
+      // Without a gradient of this rank: the stream of the last step.
+      mine.stream =
+          launch.stream.value_or(gradients[bucket.slices().front().id].producer.value_or(Stream{}));
       mine.name = launch.name;
       bucket.set_call(mine);
       bucket.set_step(step, divisor);
+      bucket.set_arithmetic(options.arithmetic.get());
       if (hook) {
         launch.works.resize(1);
         launch.works.front() = hook(bucket);
@@ -369,17 +372,23 @@ void GradientReducer::Impl::write_back(std::size_t index) {
   TensorView own = bucket.buffer();
   own.data = arrays.gradient(bucket.slices().front().id).data;
   const bool replaced = bucket.buffer().data != own.data;
+  Launch& launch = launches[index];
+  const Stream of_hook = bucket.call().stream;  // The hook may have put work on it.
   std::optional<Stream> blocked;
   for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
     const std::size_t id = bucket.slices()[i].id;
     const Gradient& mine = gradients[id];
     if (mine.mark != Mark::ready) {
-      if (!on_host) launches[index].wait();  // No stream of the program waits for this gradient.
+      if (!on_host) {
+        launch.wait();  // No stream of the program waits for this gradient.
+        if (hook) arrays.wait_for(of_hook);
+      }
       if (!replaced && !options.average_over_rows) continue;
     }
     const Stream stream = mine.producer.value_or(Stream{});
-    if (!on_host && !(blocked == stream)) {
-      for (Work& work : launches[index].works) work.block_stream(stream);
+    if (!on_host && mine.mark == Mark::ready && !(blocked == stream)) {
+      for (Work& work : launch.works) work.block_stream(stream);
+      if (hook && !(of_hook == stream)) arrays.wait_for(of_hook);
       blocked = stream;
     }
     const TensorView& place = arrays.gradient(id);

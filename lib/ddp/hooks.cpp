@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include <tutti/ddp/device_arithmetic.hpp>
+
+#include "ddp/segments.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -45,11 +48,20 @@ class Compression {
   Work operator()(Bucket& bucket) {
     const TensorView& wide = bucket.buffer();
     if (is_float(wide.dtype) && size_of(wide.dtype) <= 2) return hook_(bucket);
-    if (!is_float(wide.dtype) || wide.device.type != DeviceType::cpu)
+    if (!is_float(wide.dtype) || !has_arithmetic(bucket))
       internal::failf(Errc::unsupported,
-                      "the compression to {} takes floats in host memory; bucket {} is {} on {}",
+                      "the compression to {} takes floats in host memory, or on a device with "
+                      "ReducerOptions::arithmetic; bucket {} is {} on {}",
                       name_of(dtype_), bucket.index(), name_of(wide.dtype), to_string(wide.device));
     Copy& copy = copy_of(bucket);
+    if (is_on_device(bucket)) {
+      const Stream stream = bucket.call().stream;
+      bucket.arithmetic()->scale(wide, 1, copy.narrow, false, stream);
+      Work work = hook_(*copy.bucket);
+      work.block_stream(stream);
+      bucket.arithmetic()->scale(copy.narrow, 1, wide, false, stream);
+      return work;
+    }
     cast(dtype_, wide, copy.narrow);
     return hook_(*copy.bucket).then([&copy, &bucket] {
       cast(copy.narrow.dtype(), copy.bucket->buffer(), bucket.buffer());
@@ -69,7 +81,8 @@ class Compression {
     auto& copy = copies_[index];
     if (copy == nullptr) copy = std::make_unique<Copy>();
     if (!copy->bucket || !(copy->narrow.shape() == bucket.buffer().shape))
-      copy->narrow = Tensor(bucket.group().memory(), bucket.buffer().shape, dtype_);
+      copy->narrow =
+          Tensor(bucket.group().memory(), bucket.buffer().shape, dtype_, bucket.call().stream);
     copy->bucket.emplace(bucket.over(copy->narrow));
     return *copy;
   }

@@ -34,11 +34,23 @@ constexpr std::string_view name_of(Form form) noexcept {
 /// Marks the keys of errors in the padding of batched matrices. Parameter ids are smaller.
 constexpr std::uint64_t filling = std::uint64_t{1} << 63;
 
-/// Returns `count` elements of a flat array, from element `at` on.
-TensorView part(Tensor& array, std::int64_t at, std::int64_t count) {
-  auto* first = static_cast<std::byte*>(array.data());
-  return {first + static_cast<std::size_t>(at) * size_of(array.dtype()), array.dtype(),
-          Shape::vector(count)};
+/// Calls f(host view) for an array of the plan. An array on a device is copied, and written back if
+/// `writes` is set.
+template <typename F>
+auto on_host(const Plan& plan, const TensorView& array, bool writes, const F& f) {
+  if (plan.device == nullptr || array.bytes() == 0)
+    return f(TensorView(array.data, array.dtype, array.shape));
+  Tensor copy(host_memory(), array.shape, array.dtype);
+  plan.memory->copy(copy.data(), array.data, array.bytes(), plan.stream);
+  const auto result = f(copy.view());
+  if (writes) plan.memory->copy(array.data, copy.data(), array.bytes(), plan.stream);
+  return result;
+}
+void put(KeptArrays& kept, std::uint64_t key, const Plan& plan, const TensorView& array) {
+  on_host(plan, array, false, [&](const TensorView& view) {
+    kept.put(key, view);
+    return true;
+  });
 }
 
 std::int64_t end_of(std::span<const Segment> segments) {
@@ -110,12 +122,20 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
   for (const Matrix& matrix : plan->matrices) {
     elements += matrix.rows * matrix.columns;
     of_q += matrix.columns * matrix.rank;
-    of_row = std::max(of_row, matrix.columns);
+    of_row = std::max(of_row, is_on_device(bucket) ? matrix.rows * matrix.columns : matrix.columns);
   }
+  plan->memory = &bucket.group().memory();
+  plan->stream = bucket.call().stream;
+  if (is_on_device(bucket)) plan->device = bucket.arithmetic();
   const auto make = [&](std::int64_t count) {
-    Tensor array(bucket.group().memory(), Shape::vector(count),
-                 compute_dtype(bucket.buffer().dtype));
-    std::memset(array.data(), 0, array.bytes());
+    Tensor array(*plan->memory, Shape::vector(count), compute_dtype(bucket.buffer().dtype),
+                 plan->stream);
+    if (plan->device == nullptr) {
+      std::memset(array.data(), 0, array.bytes());
+    } else if (array.bytes() != 0) {
+      const std::vector<std::byte> zeros(array.bytes());
+      plan->memory->copy(array.data(), zeros.data(), zeros.size(), plan->stream);
+    }
     return array;
   };
   plan->m = make(elements);
@@ -123,23 +143,29 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
     const DType dtype = bucket.buffer().dtype;
     Summed sum{make(count), {}};
     if (dtype != sum.array.dtype())
-      sum.narrow = Tensor(bucket.group().memory(), Shape::vector(count), dtype);
+      sum.narrow = Tensor(*plan->memory, Shape::vector(count), dtype, plan->stream);
     return sum;
   };
   plan->sent = make_summed(plan->sent_numel);
   plan->q = make_summed(of_q);
   plan->row = make(of_row);
+  if (plan->device != nullptr) plan->refill = make(of_q);
 
   for (const Segment& s : plan->compressed)
-    errors.take_or_throw(s.id, part(plan->m, s.at, s.count), "the error of parameter");
+    on_host(*plan, part(plan->m, s.at, s.count), true, [&](const TensorView& view) {
+      return errors.take_or_throw(s.id, view, "the error of parameter");
+    });
   const auto used = end_of(plan->compressed);
-  errors.take(filling | static_cast<std::uint64_t>(bucket.index()),
-              part(plan->m, used, elements - used));
+  on_host(*plan, part(plan->m, used, elements - used), true, [&](const TensorView& view) {
+    return errors.take(filling | static_cast<std::uint64_t>(bucket.index()), view);
+  });
   for (Matrix& matrix : plan->matrices) {
     const TensorView q = part(plan->q.array, matrix.q, matrix.columns * matrix.rank);
-    // A rebuilt bucket is another matrix, so its Q may have another size.
-    matrix.has_q = form == Form::batched ? factors.take(matrix.id, q)
-                                         : factors.take_or_throw(matrix.id, q, "Q of parameter");
+    matrix.has_q = on_host(*plan, q, true, [&](const TensorView& view) {
+      // A rebuilt bucket is another matrix, so its Q may have another size.
+      return form == Form::batched ? factors.take(matrix.id, view)
+                                   : factors.take_or_throw(matrix.id, view, "Q of parameter");
+    });
   }
   return plan;
 }
@@ -148,14 +174,15 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
 void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_errors,
                                KeptArrays& of_factors) const {
   if (options.error_feedback) {
-    for (const Segment& s : plan.compressed) of_errors.put(s.id, part(plan.m, s.at, s.count));
+    for (const Segment& s : plan.compressed)
+      put(of_errors, s.id, plan, part(plan.m, s.at, s.count));
     const auto used = end_of(plan.compressed);
     if (const auto rest = plan.m.shape().numel() - used; rest != 0)
-      of_errors.put(filling | index, part(plan.m, used, rest));
+      put(of_errors, filling | index, plan, part(plan.m, used, rest));
   }
   if (options.warm_start)
     for (const Matrix& matrix : plan.matrices)
-      of_factors.put(matrix.id, part(plan.q.array, matrix.q, matrix.columns * matrix.rank));
+      put(of_factors, matrix.id, plan, part(plan.q.array, matrix.q, matrix.columns * matrix.rank));
 }
 
 Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
@@ -184,9 +211,25 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
   if (now < options.start_step) return all_reduce_hook(bucket);
   Plan& plan = plan_of(bucket);
   if (plan.matrices.empty()) return all_reduce_hook(bucket);
+  if (const Stream stream = bucket.call().stream;
+      plan.device != nullptr && !(plan.stream == stream)) {
+    // Waits until the arrays are no longer used on the stream of the last step.
+    on_host(plan, part(plan.q.array, 0, 1), false, [](const TensorView&) { return true; });
+    plan.stream = stream;
+  }
 
   compress(plan, bucket, now);
   ProcessGroup& group = bucket.group();
+  if (plan.device != nullptr) {  // Everything in the order of one stream.
+    std::array<Work, 2> sums;
+    sums[0] = group.all_reduce_async(plan.sent.message(), ReduceOp::sum, bucket.call());
+    sums[0].block_stream(plan.stream);
+    project(plan);
+    sums[1] = group.all_reduce_async(plan.q.message(), ReduceOp::sum, bucket.call());
+    sums[1].block_stream(plan.stream);
+    decompress(plan, bucket);
+    return Work::all(sums);
+  }
   // All ranks issue both calls here in the same order. project() runs between the two.
   std::array<Work, 2> sums;
   sums[0] = group.all_reduce_async(plan.sent.message(), ReduceOp::sum, bucket.call()).then([&plan] {

@@ -43,15 +43,32 @@ void fill_given(const PowerSgdOptions& options, const Matrix& matrix, T* q) {
       q[k * matrix.columns + j] = rows[static_cast<std::size_t>(j * matrix.rank + k)];
 }
 
+}  // namespace
+
+template <typename T>
+void fill_q(const PowerSgdOptions& options, const Matrix& matrix, std::int64_t step, T* q) {
+  if (options.initial_q)
+    fill_given(options, matrix, q);
+  else
+    fill_random(q, matrix.columns * matrix.rank, options.seed, matrix.id, step, 0);
+}
+
+template <typename T>
+void fill_random_q(const PowerSgdOptions& options, const Matrix& matrix, T* q) {
+  fill_random(q, matrix.columns * matrix.rank, options.seed, matrix.id, 0, 1);
+}
+
+template void fill_q(const PowerSgdOptions&, const Matrix&, std::int64_t, float*);
+template void fill_q(const PowerSgdOptions&, const Matrix&, std::int64_t, double*);
+template void fill_random_q(const PowerSgdOptions&, const Matrix&, float*);
+template void fill_random_q(const PowerSgdOptions&, const Matrix&, double*);
+
+namespace {
+
 /// Makes Q with orthonormal columns, from the Q of the last step or a new one.
 template <typename T>
 void start_q(const PowerSgdOptions& options, Matrix& matrix, std::int64_t step, T* q) {
-  if (!options.warm_start || !matrix.has_q) {
-    if (options.initial_q)
-      fill_given(options, matrix, q);
-    else
-      fill_random(q, matrix.columns * matrix.rank, options.seed, matrix.id, step, 0);
-  }
+  if (!options.warm_start || !matrix.has_q) fill_q(options, matrix, step, q);
   matrix.has_q = true;
   // A gradient of lower rank may have set a column to 0, which would then stay 0 for ever.
   std::uint32_t stream = 0;
@@ -157,14 +174,17 @@ void decompress_as(Plan& plan, const Bucket& bucket) {
 }  // namespace
 
 void compress(Plan& plan, const Bucket& bucket, std::int64_t step) {
+  if (plan.device != nullptr) return compress_on_device(plan, bucket, step);
   with_compute_type(plan.m.dtype(), [&]<typename T>() { compress_as<T>(plan, bucket, step); });
 }
 
 void project(Plan& plan) {
+  if (plan.device != nullptr) return project_on_device(plan);
   with_compute_type(plan.m.dtype(), [&]<typename T>() { project_as<T>(plan); });
 }
 
 void decompress(Plan& plan, const Bucket& bucket) {
+  if (plan.device != nullptr) return decompress_on_device(plan, bucket);
   with_compute_type(plan.m.dtype(), [&]<typename T>() { decompress_as<T>(plan, bucket); });
 }
 

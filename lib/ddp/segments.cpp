@@ -6,10 +6,11 @@ namespace tutti::ddp {
 
 void check_computable(const Bucket& bucket, std::string_view what) {
   const TensorView& buffer = bucket.buffer();
-  if (buffer.device.type != DeviceType::cpu || !is_float(buffer.dtype) || size_of(buffer.dtype) < 2)
+  if (!has_arithmetic(bucket) || !is_float(buffer.dtype) || size_of(buffer.dtype) < 2)
     internal::failf(Errc::unsupported,
-                    "{} takes f16, bf16, f32 and f64 in host memory; bucket {} is {} on {}", what,
-                    bucket.index(), name_of(buffer.dtype), to_string(buffer.device));
+                    "{} takes f16, bf16, f32 and f64 in host memory, or on a device with "
+                    "ReducerOptions::arithmetic; bucket {} is {} on {}",
+                    what, bucket.index(), name_of(buffer.dtype), to_string(buffer.device));
 }
 
 bool same_slices(const Bucket::Slices& a, const Bucket::Slices& b) noexcept {

@@ -25,7 +25,15 @@ inline DType compute_dtype(DType dtype) noexcept {
   return dtype == DType::f64 ? DType::f64 : DType::f32;
 }
 
-/// Checks that the bucket holds floats of 2 bytes or more in host memory.
+inline bool is_on_device(const Bucket& bucket) noexcept {
+  return bucket.buffer().device.type != DeviceType::cpu;
+}
+inline bool has_arithmetic(const Bucket& bucket) noexcept {
+  return !is_on_device(bucket) || bucket.arithmetic() != nullptr;
+}
+
+/// Checks that the bucket holds floats of 2 bytes or more, in host memory or where a hook can
+/// compute.
 /// @throws Error unsupported; its text names the hook (`what`).
 void check_computable(const Bucket& bucket, std::string_view what);
 

@@ -1,6 +1,7 @@
 #include <tutti/adapters/torch.hpp>
 
-#include <algorithm>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 
 #include <tutti/adapters/torch/ddp.hpp>
 #include <tutti/ddp/hooks.hpp>
+#include <tutti/ddp/power_sgd.hpp>
 
 #include "backends/nccl/double/bare_rank.hpp"
 #include "support/errors.hpp"
@@ -246,16 +248,63 @@ TEST_P(TorchDevice, DdpCopiesBuffersAndRanksMayLackGradients) {
     });
 }
 
-TEST_P(TorchDevice, DdpCallsAHook) {
-  on_cuda_ranks(GetParam(), [](ProcessGroup& group, c10::Device device) {
-    Network network(1), expected(1);
-    network.to(device);
-    DistributedDataParallel model(group, network);
-    libtorch::register_ddp_comm_hook(model, ddp::all_reduce_hook);
-    (loss_of(model, part(batch(0), group).to(device)) * group.size()).backward();
-    loss_of(expected, batch(0)).backward();
-    expect_same_gradients(network, expected);
-  });
+/// A hook with a state of its own on each rank, and how far its gradients on a device may be from
+/// those on the host.
+struct Hooked {
+  std::string name;
+  std::function<ddp::CommHook()> make;
+  ddp::HookWrapper wrapper;
+  double tolerance;
+};
+std::vector<Hooked> hooks() {
+  const auto power = [](bool batched, int rank) {
+    return [=] {
+      const auto state = std::make_shared<ddp::PowerSgdState>(
+          ddp::PowerSgdOptions{.rank = rank, .start_step = 1, .min_compression_rate = 1});
+      return batched ? ddp::batched_power_sgd_hook(state) : ddp::power_sgd_hook(state);
+    };
+  };
+  return {
+      {"all_reduce", [] { return ddp::all_reduce_hook; }, {}, 1e-12},
+      {"fp16", ddp::fp16_compress_hook, {}, 4e-3},  // Gradients below 4, with 11 bits each.
+      {"bf16", ddp::bf16_compress_hook, {}, 3e-2},  // With 8 bits.
+      {"PowerSGD", power(false, 1), {}, 1e-10},
+      {"PowerSGD of rank 2", power(false, 2), {}, 1e-10},
+      {"batched PowerSGD", power(true, 2), {}, 1e-10},
+      {"PowerSGD in f16", power(false, 1), ddp::fp16_compress_wrapper, 4e-3},
+  };
+}
+
+/// Makes four steps and returns the gradients of all.
+Tensors hooked_gradients(ProcessGroup& group, c10::Device device, const Hooked& hook) {
+  Network network(1);
+  network.to(device);
+  DistributedDataParallel model(group, network);
+  libtorch::register_ddp_comm_hook(model, hook.make(), hook.wrapper);
+  Tensors all;
+  for (int step = 0; step < 4; ++step) {
+    network.zero_grad();
+    (loss_of(model, part(batch(step), group).to(device)) * group.size()).backward();
+    for (const at::Tensor& p : network.parameters()) all.push_back(p.grad().cpu());
+  }
+  return all;
+}
+
+TEST_P(TorchDevice, HooksComputeAsOnTheHost) {
+  const int size = GetParam().size;
+  for (const Hooked& hook : hooks()) {
+    SCOPED_TRACE(hook.name);
+    std::vector<Tensors> expected(static_cast<std::size_t>(size));
+    on_ranks({"local", size, false}, [&](ProcessGroup& group) {
+      expected[static_cast<std::size_t>(group.rank())] = hooked_gradients(group, c10::kCPU, hook);
+    });
+    on_cuda_ranks(GetParam(), [&](ProcessGroup& group, c10::Device device) {
+      const Tensors actual = hooked_gradients(group, device, hook);
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        torch_network::expect_near(actual[i], expected[static_cast<std::size_t>(group.rank())][i],
+                                   hook.tolerance);
+    });
+  }
 }
 
 }  // namespace

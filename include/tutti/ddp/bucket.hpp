@@ -16,6 +16,8 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] ddp {
 
+class DeviceArithmetic;  // <tutti/ddp/device_arithmetic.hpp>
+
 /// The gradient of one parameter in a bucket.
 struct Slice {
   std::size_t id = 0;       ///< The parameter's index in the reducer's list.
@@ -72,11 +74,16 @@ class Bucket {
   /// the gradients, and a name that ranks compare: "ddp bucket 3". Borrowed from the reducer.
   const CallOptions& call() const noexcept { return call_; }
 
+  /// On a device: what ReducerOptions::arithmetic brings; null: nothing. A hook that uses it puts
+  /// its work on call().stream, also after its last call, and need not wait.
+  DeviceArithmetic* arithmetic() const noexcept { return arithmetic_; }
+
   /// The same bucket over another array: [n] like buffer(), of any dtype, on any device.
   Bucket over(const TensorView& buffer) const;
 
   /// For reducers.
   void set_call(const CallOptions& call) noexcept { call_ = call; }
+  void set_arithmetic(DeviceArithmetic* arithmetic) noexcept { arithmetic_ = arithmetic; }
   void set_step(std::int64_t step, double divisor) noexcept {
     step_ = step;
     divisor_ = divisor;
@@ -94,14 +101,16 @@ class Bucket {
   std::int64_t step_ = 0;
   double divisor_ = 1;
   CallOptions call_;
+  DeviceArithmetic* arithmetic_ = nullptr;
 };
 
 /// Reduces one bucket over the ranks. The Work ends when buffer() holds the result, in its own
-/// array or in that of set_buffer(); a finished Work is allowed. The hook divides, the reducer does
-/// not. All ranks run the hook once per bucket and step, in the order of index(), on the thread
-/// that makes the bucket full; a rank that has only zeros runs it too. It issues async calls and
-/// may add Work::then(). The bucket lives until the Work has ended. Every rank makes the same
-/// calls; an exception aborts the group.
+/// array or in that of set_buffer(); a finished Work is allowed. On a device, work that the hook
+/// has put on call().stream may follow. The hook divides, the reducer does not. All ranks run the
+/// hook once per bucket and step, in the order of index(), on the thread that makes the bucket
+/// full; a rank that has only zeros runs it too. It issues async calls and may add Work::then().
+/// The bucket lives until the Work has ended. Every rank makes the same calls; an exception aborts
+/// the group.
 using CommHook = std::function<Work(Bucket&)>;
 
 /// Makes a hook from another hook: compression around any reduction.

@@ -24,7 +24,8 @@ struct Parameter {
   TensorView value;
 };
 
-/// Options of GradientReducer. Equal on all ranks, except for `logger`.
+/// Options of GradientReducer. Equal on all ranks, except for `logger`; ranks agree on whether
+/// there is `arithmetic`.
 struct ReducerOptions {
   std::int64_t first_bucket_cap = 1
                                   << 20;  ///< Bytes. Small, so that the first bucket is full soon.
@@ -48,6 +49,8 @@ struct ReducerOptions {
   bool order_fixed = false;            ///< CallOptions::order_fixed of the reductions.
   std::chrono::nanoseconds timeout{};  ///< Timeout of each call; 0: the group's.
   Logger logger{};                     ///< Empty: default_logger().
+  /// For hooks that compute, with gradients on a device.
+  std::shared_ptr<DeviceArithmetic> arithmetic{};
 };
 
 /// Reduces gradients over the ranks of a group while backward still runs, like torch's

@@ -25,7 +25,7 @@ CommHook bf16_compress_hook();
 /// of `hook` has ended. The copy has 2 bytes per element. Gradients with elements of 2 bytes or
 /// less go to `hook` unchanged.
 /// @throws Error invalid_argument for a null hook; the new hook throws unsupported for complex
-///         gradients and for gradients on a device, which the host cannot cast.
+///         gradients, and for gradients on a device without ReducerOptions::arithmetic.
 CommHook fp16_compress_wrapper(CommHook hook);
 CommHook bf16_compress_wrapper(CommHook hook);
 

@@ -73,8 +73,10 @@ class PowerSgdState final : public HookState {
 /// the uncompressed gradients, the second sum m r elements. Memory: these messages, and with error
 /// feedback the compressed gradients once; no allocation of arrays after the first compressed step.
 /// `state` must outlive the Work.
-/// @throws Error unsupported for gradients on a device or of a dtype other than f16, bf16, f32 and
-///         f64; invalid_argument for a bucket of another hook or reducer.
+/// On a device the arithmetic is ReducerOptions::arithmetic, which ranks with equal devices use
+/// with equal results; the host does not wait, except for a Q that is not the last step's.
+/// @throws Error unsupported for gradients on a device without it, or of a dtype other than f16,
+///         bf16, f32 and f64; invalid_argument for a bucket of another hook or reducer.
 Work power_sgd_hook(PowerSgdState& state, Bucket& bucket);
 CommHook power_sgd_hook(std::shared_ptr<PowerSgdState> state);
 

@@ -14,6 +14,7 @@
 #include <c10/core/Stream.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <tutti/adapters/torch/detail/arithmetic.hpp>
 #include <tutti/adapters/torch/detail/leaf_hooks.hpp>
 #include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
@@ -28,13 +29,11 @@ class Gradients {
             std::vector<ddp::Parameter> buffers)
       : group_(group.share()),
         leaves_(std::move(leaves)),
-        options_(options),
+        side_(side_of(leaves_)),
+        options_(with_arithmetic(options, side_)),
         held_(leaves_.size()),
-        reducer_(group, std::move(parameters), options, std::move(buffers)),
-        hooks_(leaves_, [this](auto id, const auto& computed) { on_gradient(id, computed); }) {
-    if (!leaves_.empty() && !leaves_.front().is_cpu())
-      side_ = side_stream(leaves_.front().device());
-  }
+        reducer_(group, std::move(parameters), options_, std::move(buffers)),
+        hooks_(leaves_, [this](auto id, const auto& computed) { on_gradient(id, computed); }) {}
   Gradients(const Gradients&) = delete;
   ~Gradients() {
     const c10::NoGradGuard off;
@@ -72,6 +71,17 @@ class Gradients {
  private:
   using Engine = ::torch::autograd::Engine;
   using NoSync = ddp::GradientReducer::NoSync;
+
+  static std::optional<c10::Stream> side_of(const std::vector<at::Tensor>& leaves) {
+    if (leaves.empty() || leaves.front().is_cpu()) return {};
+    return beside(current_stream(leaves.front().device()));
+  }
+  static ddp::ReducerOptions with_arithmetic(ddp::ReducerOptions options,
+                                             const std::optional<c10::Stream>& side) {
+    if (side && options.arithmetic == nullptr)
+      options.arithmetic = std::make_shared<Arithmetic>(*side);
+    return options;
+  }
 
   /// Called by autograd when the gradient of a leaf is complete.
   void on_gradient(std::size_t id, const at::Tensor& computed) {
@@ -162,10 +172,10 @@ class Gradients {
 
   ProcessGroup group_;
   std::vector<at::Tensor> leaves_;
+  const std::optional<c10::Stream> side_;  // Set on a device.
   const ddp::ReducerOptions options_;
   std::vector<at::Tensor> held_;  // By id: marked gradients, which live until the step ends.
   ddp::GradientReducer reducer_;
-  std::optional<c10::Stream> side_;
   std::vector<bool> marked_;      // By id, since the begin of the last backward.
   std::weak_ptr<void> backward_;  // The backward whose end calls finish().
   std::weak_ptr<NoSync> scope_;   // The scope of no_sync().

@@ -41,12 +41,13 @@ Stream stream_of(const S& stream) {
        "current");
 }
 
-/// A stream of torch's pool for work beside the current stream; in versions that do not tell the
-/// handle of such a stream, the current one.
-inline c10::Stream side_stream(const c10::Device& device) {
-  const c10::Stream current = current_stream(device);
+/// A stream of torch's pool for work beside `current`; in versions that do not tell the handle of
+/// such a stream, `current`.
+template <typename S>
+S beside(const S& current) {
   if constexpr (requires { current.native_handle(); })
-    return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    return c10::impl::VirtualGuardImpl(current.device_type())
+        .getStreamFromGlobalPool(current.device());
   return current;
 }
 
