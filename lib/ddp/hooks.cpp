@@ -59,7 +59,7 @@ class Compression {
       bucket.arithmetic()->scale(wide, 1, copy.narrow, false, stream);
       Work work = hook_(*copy.bucket);
       work.block_stream(stream);
-      bucket.arithmetic()->scale(copy.narrow, 1, wide, false, stream);
+      bucket.arithmetic()->scale(copy.bucket->buffer(), 1, wide, false, stream);
       return work;
     }
     cast(dtype_, wide, copy.narrow);
