@@ -177,6 +177,27 @@ TEST_P(TorchDdp, MicroBatchesUnderNoSyncAreOneBatch) {
     });
 }
 
+TEST_P(TorchDdp, TheMeanIsOverTheRowsOfAllRanksAndMicroBatches) {
+  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+    Network network(1), expected(1);
+    auto options = small_buckets();
+    options.average_over_rows = true;
+    DistributedDataParallel model(group, network, {.reducer = options});
+    const at::Tensor mine = part(batch(0), group);
+    const auto backward = [&](const at::Tensor& rows) {
+      model.add_rows(static_cast<double>(rows.size(0)));
+      (loss_of(model, rows) * batch_rows).backward();  // The sum over the rows.
+    };
+    {
+      const auto scope = model.no_sync();
+      backward(mine.narrow(0, 0, 1));
+    }
+    backward(mine.narrow(0, 1, mine.size(0) - 1));
+    loss_of(expected, batch(0)).backward();
+    expect_same_gradients(network, expected);
+  });
+}
+
 TEST_P(TorchDdpOfSeveral, ParametersMayBeUnusedOnSomeRanks) {
   for (const bool views : {false, true})
     test::on_ranks(GetParam(), [&](ProcessGroup& group) {

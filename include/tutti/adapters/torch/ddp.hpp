@@ -91,6 +91,9 @@ class DistributedDataParallel {
   /// While the result lives, gradients accumulate and nothing is sent. The next backward() after it
   /// reduces the sums. The result must not outlive this object.
   [[nodiscard]] std::shared_ptr<void> no_sync() { return gradients_->no_sync(); }
+  /// For ReducerOptions::average_over_rows: call it before each backward(), within no_sync() too,
+  /// with the number of rows of its loss, which is a sum over rows.
+  void add_rows(double rows) noexcept { gradients_->add_rows(rows); }
   void set_hook(ddp::CommHook hook, const ddp::HookWrapper& wrapper = {}) {
     reducer().set_hook(std::move(hook), wrapper);
   }

@@ -63,6 +63,7 @@ class Gradients {
   }
   bool is_synced() const noexcept { return scope_.expired(); }
 
+  void add_rows(double rows) noexcept { rows_ += rows; }
   void step_empty() {
     marked_.assign(leaves_.size(), false);
     end_step([this] { reducer_.step_empty(); });
@@ -129,7 +130,10 @@ class Gradients {
   void finish() {
     for (std::size_t id = 0; id < leaves_.size(); ++id)
       if (!marked_[id] && leaves_[id].grad().defined()) mark(id);
-    end_step([this] { reducer_.finish(); });
+    end_step([this] {
+      const double rows = std::exchange(rows_, 0);
+      options_.average_over_rows ? reducer_.finish(rows) : reducer_.finish();
+    });
   }
 
   /// The reducer uses no gradient any more when `end` has returned or thrown, except on the side
@@ -176,6 +180,7 @@ class Gradients {
   const ddp::ReducerOptions options_;
   std::vector<at::Tensor> held_;  // By id: marked gradients, which live until the step ends.
   ddp::GradientReducer reducer_;
+  double rows_ = 0;               // Of this rank, since the last step.
   std::vector<bool> marked_;      // By id, since the begin of the last backward.
   std::weak_ptr<void> backward_;  // The backward whose end calls finish().
   std::weak_ptr<NoSync> scope_;   // The scope of no_sync().
