@@ -6,6 +6,7 @@
 #include <tutti/cluster.hpp>
 #include <tutti/coalesce.hpp>
 #include <tutti/ddp/bucket.hpp>
+#include <tutti/ddp/device_arithmetic.hpp>
 #include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/hooks.hpp>
 #include <tutti/ddp/join.hpp>

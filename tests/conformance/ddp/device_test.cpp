@@ -1,7 +1,12 @@
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <memory>
 
+#include <tutti/ddp/device_arithmetic.hpp>
 #include <tutti/ddp/hooks.hpp>
+#include <tutti/ddp/power_sgd.hpp>
+#include <tutti/half.hpp>
 
 #include "conformance/ddp/network.hpp"
 #include "support/fake_ranks.hpp"
@@ -166,6 +171,93 @@ TEST_P(ReducerOnDevice, CompressionIsRefusedByName) {
                  {"the compression to f16 takes floats in host memory"},
                  [&] { reducer.mark_ready(1, gradient); });
   });
+}
+
+/// Kernels that loop over elements.
+class FakeArithmetic final : public ddp::DeviceArithmetic {
+ public:
+  explicit FakeArithmetic(FakeDevice& device) : device_(device) {}
+
+  void scale(const ConstTensorView& from, double factor, const TensorView& to, bool add,
+             Stream stream) override {
+    device_.stream(stream).push([=] {
+      for (std::int64_t i = 0; i < to.shape.numel(); ++i)
+        set(to, i, (add ? get(to, i) : 0) + get(from, i) * factor);
+    });
+  }
+  void multiply(const ConstTensorView& a, bool transpose_a, const ConstTensorView& b,
+                bool transpose_b, const TensorView& out, Stream stream) override {
+    device_.stream(stream).push([=] {
+      const auto at = [](const ConstTensorView& x, bool turned, std::int64_t i, std::int64_t j) {
+        return get(x, turned ? j * x.shape.dims()[1] + i : i * x.shape.dims()[1] + j);
+      };
+      const std::int64_t columns = out.shape.dims()[1];
+      for (std::int64_t i = 0; i < out.shape.numel(); ++i) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < a.shape.dims()[transpose_a ? 0 : 1]; ++k)
+          sum += at(a, transpose_a, i / columns, k) * at(b, transpose_b, k, i % columns);
+        set(out, i, sum);
+      }
+    });
+  }
+  /// Of one row, which is not 0.
+  void orthonormalize(const TensorView& rows, double, const ConstTensorView&,
+                      Stream stream) override {
+    ASSERT_EQ(rows.shape.dims()[0], 1);
+    device_.stream(stream).push([=] {
+      double square = 0;
+      for (std::int64_t i = 0; i < rows.shape.numel(); ++i) square += get(rows, i) * get(rows, i);
+      for (std::int64_t i = 0; i < rows.shape.numel(); ++i)
+        set(rows, i, get(rows, i) / std::sqrt(square));
+    });
+  }
+  void subtract(const TensorView& m, const ConstTensorView& product, Stream stream) override {
+    scale(product, -1, m, true, stream);
+  }
+
+ private:
+  static double get(const ConstTensorView& x, std::int64_t i) {
+    if (x.dtype == DType::f16) return static_cast<float>(static_cast<const Float16*>(x.data)[i]);
+    return static_cast<const float*>(x.data)[i];
+  }
+  static void set(const TensorView& x, std::int64_t i, double value) {
+    const auto rounded = static_cast<float>(value);
+    if (x.dtype == DType::f16)
+      static_cast<Float16*>(x.data)[i] = Float16(rounded);
+    else
+      static_cast<float*>(x.data)[i] = rounded;
+  }
+  FakeDevice& device_;
+};
+
+// The gradients are equal in all elements: matrices of rank 1, which PowerSGD sends without an
+// error.
+TEST_P(ReducerOnDevice, HooksComputeByTheFrameworksArithmetic) {
+  const auto power = [] {
+    return ddp::power_sgd_hook(std::make_shared<ddp::PowerSgdState>(
+        ddp::PowerSgdOptions{.rank = 1, .start_step = 0, .min_compression_rate = 1}));
+  };
+  const std::vector<std::function<ddp::CommHook()>> hooks{
+      ddp::fp16_compress_hook, power, [&] { return ddp::fp16_compress_wrapper(power()); }};
+  for (std::size_t hook = 0; hook < hooks.size(); ++hook)
+    on_fake_ranks(GetParam(), {}, [&](const Gradients& at) {
+      const TensorView shape(nullptr, DType::f32, {10, 10}, at.device.device());
+      GradientReducer reducer(at.group, {{"a", shape}},
+                              {.arithmetic = std::make_shared<FakeArithmetic>(at.device)});
+      reducer.set_hook(hooks[hook]());
+      for (int step = 0; step < 3; ++step) {
+        TensorView gradient = at.make();
+        gradient.shape = shape.shape;
+        at.device.fill(gradient, static_cast<float>(at.group.rank() + 1 + step), slow,
+                       at.compute.handle());
+        reducer.mark_ready(0, gradient, at.compute.handle());
+        reducer.finish();
+        std::vector<float> host(gradient_elements);
+        at.device.copy(host.data(), gradient.data, gradient.bytes(), at.compute.handle());
+        for (const float value : host)
+          EXPECT_NEAR(value, at.mean() + static_cast<float>(step), 4e-3) << "hook " << hook;
+      }
+    });
 }
 
 }  // namespace

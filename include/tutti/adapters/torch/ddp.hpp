@@ -43,9 +43,9 @@ struct DdpOptions {
 ///
 /// Parameters and buffers are contiguous and on the group's device. module.to() comes before. On a
 /// CUDA device gradients are reduced on a stream of torch's pool, and the current stream of the
-/// caller of backward() waits for the results. A gradient that is not contiguous aborts the
-/// group. One backward at a time. The module must outlive this object. A resource type: neither
-/// copied nor moved.
+/// caller of backward() waits for the results; hooks compute by torch's operators. A gradient that
+/// is not contiguous aborts the group. One backward at a time. The module must outlive this object.
+/// A resource type: neither copied nor moved.
 template <typename Module>
 class DistributedDataParallel {
  public:
