@@ -107,7 +107,8 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
 ///
 /// On the wire: one exchange in which each rank sends each peer about 80 bytes, and 5 + 8 ndim
 /// bytes for each array. In host memory, a rank whose list takes 64 KiB or less includes the
-/// elements; those of the other ranks follow in one gather of bytes, if there are any.
+/// elements; those of the other ranks, and descriptions above 64 KiB, follow in one gather of bytes
+/// each. On a device 2880 bytes, then the descriptions.
 std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
                                                     std::span<const ConstTensorView> locals,
                                                     const CallOptions& options = {});

@@ -93,7 +93,7 @@ struct BinaryMetrics {
 ///
 /// On the wire: 16 bytes for each different pair of score and target of a rank (weighted: for each
 /// row). If no rank has more than 64 KiB, one message to every peer. Otherwise the rows are sorted
-/// over the ranks: each row goes to one rank, which gets about 1 / W of all; beside it four small
+/// over the ranks: each row goes to one rank, which gets about 1 / W of all; beside it five small
 /// exchanges. Unweighted rows of equal score and target travel as one; weighted rows of equal score
 /// all go to one rank.
 /// @throws Error invalid_argument for an invalid element, with the rank, and for an option out of

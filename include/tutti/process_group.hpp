@@ -52,8 +52,10 @@ class ProcessGroup {
   ProcessGroup share() const;
   int rank() const;
   int size() const;
-  int local_rank() const;  ///< Among the ranks of this host. The first call reads from the store.
-  int local_size() const;  ///< @throws Error unsupported over a backend of the caller's own.
+  /// Among the ranks of this host, or container. The first call reads the store. @throws Error
+  /// unsupported over a backend of the caller's own.
+  int local_rank() const;
+  int local_size() const;
   const std::string& name() const;
   const std::string& backend() const;         ///< Its name in backends(), or "custom".
   const std::string& backend_reason() const;  ///< Why it was chosen, in words.

@@ -1,5 +1,7 @@
 #include <tutti/ddp/bucket.hpp>
 
+#include <cstddef>
+#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -53,6 +55,14 @@ void Bucket::set_buffer(const TensorView& buffer, std::shared_ptr<const void> ow
     internal::failf(Errc::invalid_argument,
                     "Bucket::set_buffer: the array for bucket {} is null; pass its address",
                     index_);
+  const auto* const mine = static_cast<const std::byte*>(buffer_.data);
+  const auto* const theirs = static_cast<const std::byte*>(buffer.data);
+  const std::less<> before;
+  if (mine != theirs && before(mine, theirs + buffer.bytes()) &&
+      before(theirs, mine + buffer_.bytes()))
+    internal::failf(Errc::invalid_argument,
+                    "Bucket::set_buffer: the array for bucket {} at {} overlaps its buffer at {}",
+                    index_, buffer.data, buffer_.data);
   buffer_ = buffer;
   owner_ = std::move(owner);
 }

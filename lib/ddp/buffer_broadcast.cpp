@@ -38,8 +38,23 @@ void BufferBroadcast::copy(Way way, Stream stream) {
   }
 }
 
+BufferBroadcast::~BufferBroadcast() {
+  wait();
+}
+
+/// Waits until the stream of the last run uses the array no more.
+void BufferBroadcast::wait() noexcept {
+  if (array_.bytes() == 0 || array_.device().type == DeviceType::cpu) return;
+  std::byte probe{};
+  try {
+    group_.memory().copy(&probe, array_.data(), 1, call_.stream);
+  } catch (...) {  // The device is lost.
+  }
+}
+
 void BufferBroadcast::run(Stream stream) {
   if (array_.bytes() == 0) return;
+  if (!(call_.stream == stream)) wait();
   call_.stream = stream;
   if (group_.rank() == 0) copy(Way::into_array, stream);
   group_.broadcast(array_, 0, call_);

@@ -15,15 +15,18 @@ class BufferBroadcast {
   /// Collective. Overwrites the buffers of every rank with rank 0's values, in the order of
   /// `stream`.
   void run(Stream stream = {});
+  BufferBroadcast(const BufferBroadcast&) = delete;
+  ~BufferBroadcast();
 
  private:
+  void wait() noexcept;
   enum class Way { into_array, out_of_array };
   void copy(Way way, Stream stream);
 
   ProcessGroup& group_;
   std::vector<Parameter> buffers_;
-  CallOptions call_;
-  Tensor array_;  // The buffers as bytes, one after the other, padded.
+  CallOptions call_;  // With the stream of the last run.
+  Tensor array_;      // The buffers as bytes, one after the other, padded.
 };
 
 }  // namespace tutti::ddp

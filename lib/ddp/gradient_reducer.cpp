@@ -254,7 +254,10 @@ void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) {
 void GradientReducer::Impl::finish(std::optional<double> more_rows) {
   if (more_rows && is_number_of_rows(rows))
     rows = is_number_of_rows(*more_rows) ? rows + *more_rows : *more_rows;
-  if (no_sync > 0) return;
+  if (no_sync > 0) {
+    if (!more_rows && options.average_over_rows) rows = std::numeric_limits<double>::quiet_NaN();
+    return;
+  }
   if (!in_step && failed != nullptr) {
     rows = 0;
     std::rethrow_exception(std::exchange(failed, nullptr));
@@ -267,7 +270,9 @@ void GradientReducer::Impl::finish(std::optional<double> more_rows) {
                     "rows to finish(rows)");
   if (!is_number_of_rows(rows))
     end_with_mistake(
-        fmt::format("the number of rows is {}; it must be 0 or more, and finite", rows));
+        fmt::format("the number of rows is {}; pass one that is 0 or more, and finite, to every "
+                    "finish(), within no_sync() too",
+                    rows));
   if (!options.find_unused_parameters) {
     std::size_t missing = 0;
     std::size_t first = 0;
@@ -316,8 +321,9 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   try {
     if (options.average_over_rows) {
       all_rows = problem.empty() && !empty ? rows : 0;
-      rows_work = group.all_reduce_async(TensorView(&all_rows, DType::f64, {1}), ReduceOp::sum,
-                                         {.timeout = call.timeout, .name = "ddp rows"});
+      rows_work = group.all_reduce_async(
+          TensorView(&all_rows, DType::f64, {1}), ReduceOp::sum,
+          {.timeout = call.timeout, .order_fixed = call.order_fixed, .name = "ddp rows"});
     }
     if (status.is_exchanged()) status_work = status.launch(used, !problem.empty(), empty);
     rows_work.wait();
@@ -374,6 +380,9 @@ void GradientReducer::Impl::write_back(std::size_t index) {
   const bool replaced = bucket.buffer().data != own.data;
   Launch& launch = launches[index];
   const Stream of_hook = bucket.call().stream;  // The hook may have put work on it.
+  const auto producer_of = [&](std::size_t i) {
+    return gradients[bucket.slices()[i].id].producer.value_or(Stream{});
+  };
   std::optional<Stream> blocked;
   for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
     const std::size_t id = bucket.slices()[i].id;
@@ -385,7 +394,7 @@ void GradientReducer::Impl::write_back(std::size_t index) {
       }
       if (!replaced && !options.average_over_rows) continue;
     }
-    const Stream stream = mine.producer.value_or(Stream{});
+    const Stream stream = producer_of(i);
     if (!on_host && mine.mark == Mark::ready && !(blocked == stream)) {
       for (Work& work : launch.works) work.block_stream(stream);
       if (hook && !(of_hook == stream)) arrays.wait_for(of_hook);
@@ -394,14 +403,16 @@ void GradientReducer::Impl::write_back(std::size_t index) {
     const TensorView& place = arrays.gradient(id);
     if (replaced && place.bytes() != 0) {
       arrays.copy(place.data, bucket.gradient(i).data, place.bytes(), stream);
-      arrays.wait_for(stream);  // The owner of the array is released below.
     }
     if (options.average_over_rows)
       divide_by_rows(mine.in_place ? mine.array : place, bucket.divisor());
     if (mine.mark != Mark::ready || mine.array.data == nullptr || mine.in_place) continue;
     arrays.copy(mine.array.data, place.data, place.bytes(), stream);
   }
-  if (replaced) bucket.set_buffer(own);
+  if (!replaced) return;
+  for (std::size_t i = 0; !on_host && i < bucket.slices().size(); ++i)  // Before the owner goes.
+    if (i == 0 || !(producer_of(i) == producer_of(i - 1))) arrays.wait_for(producer_of(i));
+  bucket.set_buffer(own);
 }
 
 void GradientReducer::Impl::rebuild() {

@@ -141,7 +141,7 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
   plan->m = make(elements);
   const auto make_summed = [&](std::int64_t count) {
     const DType dtype = bucket.buffer().dtype;
-    Summed sum{make(count), {}};
+    Summed sum{make(count), {}, bucket.group().size()};
     if (dtype != sum.array.dtype())
       sum.narrow = Tensor(*plan->memory, Shape::vector(count), dtype, plan->stream);
     return sum;
@@ -222,20 +222,21 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
   ProcessGroup& group = bucket.group();
   if (plan.device != nullptr) {  // Everything in the order of one stream.
     std::array<Work, 2> sums;
-    sums[0] = group.all_reduce_async(plan.sent.message(), ReduceOp::sum, bucket.call());
+    sums[0] = group.all_reduce_async(plan.sent.message(), plan.sent.op(), bucket.call());
     sums[0].block_stream(plan.stream);
     project(plan);
-    sums[1] = group.all_reduce_async(plan.q.message(), ReduceOp::sum, bucket.call());
+    sums[1] = group.all_reduce_async(plan.q.message(), plan.q.op(), bucket.call());
     sums[1].block_stream(plan.stream);
     decompress(plan, bucket);
     return Work::all(sums);
   }
   // All ranks issue both calls here in the same order. project() runs between the two.
   std::array<Work, 2> sums;
-  sums[0] = group.all_reduce_async(plan.sent.message(), ReduceOp::sum, bucket.call()).then([&plan] {
-    project(plan);
-  });
-  sums[1] = group.all_reduce_async(plan.q.message(), ReduceOp::sum, bucket.call());
+  sums[0] =
+      group.all_reduce_async(plan.sent.message(), plan.sent.op(), bucket.call()).then([&plan] {
+        project(plan);
+      });
+  sums[1] = group.all_reduce_async(plan.q.message(), plan.q.op(), bucket.call());
   return Work::all(sums).then([&plan, &bucket] { decompress(plan, bucket); });
 }
 

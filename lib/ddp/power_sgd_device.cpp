@@ -30,10 +30,10 @@ void copy(const Plan& plan, const ConstTensorView& from, const TensorView& to, d
   plan.device->scale(from, factor, to, add, plan.stream);
 }
 void to_message(const Plan& plan, Summed& sum) {
-  if (sum.narrow.data() != nullptr) copy(plan, sum.array, sum.narrow);
+  if (sum.is_narrow()) copy(plan, sum.array, sum.narrow);
 }
 void from_message(const Plan& plan, Summed& sum) {
-  if (sum.narrow.data() != nullptr) copy(plan, sum.narrow, sum.array);
+  if (sum.is_narrow()) copy(plan, sum.narrow, sum.array, sum.ranks);
 }
 
 /// Writes an array that `fill` makes in host memory.

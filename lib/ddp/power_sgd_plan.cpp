@@ -82,13 +82,15 @@ void start_q(const PowerSgdOptions& options, Matrix& matrix, std::int64_t step, 
 template <typename T>
 void to_message(Summed& sum) {
   const Segment all{0, 0, 0, sum.array.shape().numel()};
-  if (sum.narrow.data() != nullptr)
-    unpack(std::span(&all, 1), data<T>(sum.array), T(1), sum.narrow);
+  if (sum.is_narrow()) unpack(std::span(&all, 1), data<T>(sum.array), T(1), sum.narrow);
 }
 template <typename T>
 void from_message(Summed& sum) {
   const Segment all{0, 0, 0, sum.array.shape().numel()};
-  if (sum.narrow.data() != nullptr) pack(std::span(&all, 1), sum.narrow, data<T>(sum.array), false);
+  if (!sum.is_narrow()) return;
+  pack(std::span(&all, 1), sum.narrow, data<T>(sum.array), false);
+  for (T& x : std::span(data<T>(sum.array), static_cast<std::size_t>(all.count)))
+    x *= static_cast<T>(sum.ranks);
 }
 
 template <typename T>

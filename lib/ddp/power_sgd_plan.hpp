@@ -28,8 +28,14 @@ struct Matrix {
 struct Summed {
   Tensor array;
   Tensor narrow;  // The message if the bucket's dtype has 2 bytes; otherwise empty.
+  int ranks = 1;
 
-  TensorView message() { return narrow.data() == nullptr ? array : narrow; }
+  bool is_narrow() const noexcept { return narrow.data() != nullptr; }
+  TensorView message() { return is_narrow() ? narrow : array; }
+  /// The sum, or the mean of a narrow message: the sum may overflow although the mean is finite.
+  ReduceOp op() const noexcept {
+    return is_narrow() ? ReduceOp::premul(1.0 / ranks) : ReduceOp::sum;
+  }
 };
 
 /// The compression of a bucket by PowerSGD. The arrays have the compute type.

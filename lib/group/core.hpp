@@ -40,7 +40,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   static ProcessGroup create(const GroupOptions& options);
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
-  static ProcessGroup create_over(const GroupOptions& options);
+  /// `hosts` and `ranks`: as below, of a part.
+  static ProcessGroup create_over(const GroupOptions& options,
+                                  std::shared_ptr<RankHosts> hosts = {},
+                                  std::vector<int> ranks = {});
 
   /// `choice`: the backend's row in the table, null if the caller made the backend. `hosts`: null:
   /// unknown; of a part, those of the group of which it was made first. `ranks`: the rank in

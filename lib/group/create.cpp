@@ -166,15 +166,17 @@ std::unique_ptr<Backend> make_backend(const BackendChoice& choice, BackendInit i
 
 }  // namespace
 
-ProcessGroup Core::create_over(const GroupOptions& o) {
+ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts> hosts,
+                               std::vector<int> ranks) {
   const auto init = init_of(o);
   Rendezvous rendezvous(init);
   try {
     check_made_alike(o, rendezvous);
     const auto choice = choose_for(o, rendezvous);
-    auto hosts = std::make_shared<RankHosts>(o.store, o.name, o.rank, o.size);
+    if (hosts == nullptr) hosts = std::make_shared<RankHosts>(o.store, o.name, o.rank, o.size);
     auto backend = make_backend(choice, init, o);
-    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, std::move(hosts)));
+    return ProcessGroup(
+        std::make_shared<Core>(o, std::move(backend), choice, std::move(hosts), std::move(ranks)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }

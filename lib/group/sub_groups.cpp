@@ -73,12 +73,12 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   o.rank = rank;
   o.size = static_cast<int>(ranks.size());
   o.store = make_prefix_store(options_.store, part + '/');
+  std::vector<int> in_hosts;
+  for (const int member : ranks) in_hosts.push_back(rank_in_hosts(member));
   Rendezvous rendezvous({.store = o.store, .rank = o.rank, .size = o.size, .name = o.name});
   try {
     auto backend =
         backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
-    std::vector<int> in_hosts;
-    for (const int member : ranks) in_hosts.push_back(rank_in_hosts(member));
     if (backend != nullptr)
       return ProcessGroup(
           std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(in_hosts)));
@@ -89,7 +89,8 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
     failf(Errc::unsupported,
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
-  return create_over(o);  // "auto" may choose another backend than the parent's.
+  // "auto" may choose another backend than the parent's.
+  return create_over(o, hosts_, std::move(in_hosts));
 }
 
 std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {

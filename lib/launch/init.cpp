@@ -26,9 +26,9 @@ bool needs_device(const BackendEntry& entry, const GroupOptions& group) {
 
 Device device_of_rank(const BackendEntry& entry, const GroupOptions& group,
                       const std::optional<ClusterInfo>& launched) {
-  const bool same = launched && launched->rank == group.rank && launched->size == group.size;
-  const int local_rank = group.size == 1 ? 0 : same ? launched->local_rank : -1;
-  if (local_rank < 0)
+  const bool known = launched && launched->local_rank >= 0;
+  const int local_rank = known ? launched->local_rank : 0;
+  if (!known && group.size > 1)
     failf(Errc::invalid_argument,
           "init: backend '{}' needs a device, and no launcher gives the local rank of rank {} of "
           "{}; set InitOptions::group.device",
@@ -163,7 +163,7 @@ ProcessGroup init(const InitOptions& options) {
   const auto* entry = find_backend(group.backend);
   const bool needs_device = entry != nullptr && internal::needs_device(*entry, group);
   const bool needs_store = group.store == nullptr && group.size > 1;
-  if (!told && group.size > 1 && (needs_store || needs_device)) told = environment.detect();
+  if (!told && (needs_store || needs_device)) told = environment.detect();
   if (needs_device) group.device = internal::device_of_rank(*entry, group, told);
   if (needs_store) {
     if (!told) {

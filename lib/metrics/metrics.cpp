@@ -103,7 +103,8 @@ struct Quantile {
     if (low == 0) return nan;
     const double a = internal::score_of(static_cast<std::uint64_t>(low));
     const double b = internal::score_of(static_cast<std::uint64_t>(high));
-    if (std::isinf(a) || std::isinf(b)) return a + b;  // NaN if they are opposite.
+    if (std::isinf(a) || std::isinf(b)) return a + b;              // NaN if they are opposite.
+    if ((a < 0) != (b < 0)) return a * (1 - weight) + b * weight;  // Where b - a may overflow.
     return weight < 0.5 ? a + weight * (b - a) : b - (b - a) * (1 - weight);
   }
 };

@@ -26,11 +26,7 @@ void print(const char* what, bool same) {
 }
 
 tutti::ProcessGroup init_process_group(const std::string& backend, const std::string& name) {
-  const auto launched = tutti::VariablesEnvironment().detect();
-  const int local_rank = launched ? launched->local_rank : 0;
-  return tutti::init(
-      {.group = {
-           .backend = backend, .device = seeds::device_of(backend, local_rank), .name = name}});
+  return tutti::init({.group = {.backend = backend, .name = name}});  // And a device per process.
 }
 
 // "import torch", under "Syntax".

@@ -26,7 +26,8 @@
 // Every rank makes the same calls, forward and back: while gradients are recorded a result requires
 // grad on every rank, even if its input does not, and every rank has to back-propagate through it.
 // A rank that has no use for its part adds `out.sum() * 0` to its loss. The graph keeps the group.
-// Collectives of the backward are called on the thread that calls backward().
+// Collectives of the backward are called on the thread that calls backward(), on a CUDA device on
+// torch's thread of that device: several ranks of one process need a device each.
 
 namespace tutti::libtorch {
 
@@ -41,7 +42,7 @@ namespace detail {
 
 /// For premul_sum: the tensor times this rank's factor, to be summed.
 inline at::Tensor scaled_on_device(const at::Tensor& in, ReduceOp& op) {
-  if (op.kind != ReduceOp::Kind::premul_sum || in.is_cpu()) return in;
+  if (op.kind != ReduceOp::Kind::premul_sum || in.is_cpu() || !in.is_floating_point()) return in;
   return in * std::exchange(op, ReduceOp::sum).scale;
 }
 

@@ -66,7 +66,8 @@ class PeriodicModelAverager {
   /// @param warmup_steps  number of first steps without averaging; the next step averages, as in
   ///                      torch. Use the start_step of PostLocalSgdState.
   /// @param outer  equal on all ranks. Its first `start` is the plain mean of the first average:
-  ///               average once before the first step to begin with the initial parameters.
+  ///               average once before the first step to begin with the initial parameters, with
+  ///               warmup_steps 0.
   /// @throws Error invalid_argument.
   PeriodicModelAverager(ProcessGroup& group, std::int64_t period, std::int64_t warmup_steps = 0,
                         const std::optional<OuterOptimizer>& outer = {});
@@ -89,6 +90,7 @@ class PeriodicModelAverager {
   /// The step and the arrays of the outer optimizer, which are equal on all ranks: the state of one
   /// rank serves any number of ranks.
   std::string save() const;
+  /// Call it with the same bytes on all ranks: they are not compared.
   /// @throws Error invalid_argument for bytes that save() did not write, and for the arrays of an
   ///         outer optimizer if there is none; then nothing changes.
   void load(std::string_view state);

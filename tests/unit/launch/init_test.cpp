@@ -344,11 +344,10 @@ TEST(InitDevice, IsTheLocalRankModuloTheDevices) {
   };
   EXPECT_EQ(device(3, 1), (Device{DeviceType::cuda, 1}));
   EXPECT_EQ(device(3, 2), (Device{DeviceType::cuda, 0}));
-  // Of no rank, of another rank, of no launcher.
+  EXPECT_EQ(device(2, 1), (Device{DeviceType::cuda, 1}));  // The caller permutes the ranks.
   const std::vector<std::string> unknown{"backend 'devices'", "rank 3 of 6",
                                          "InitOptions::group.device"};
   expect_error(Errc::invalid_argument, unknown, [&] { device(3, -1); });
-  expect_error(Errc::invalid_argument, unknown, [&] { device(2, 0); });
   expect_error(Errc::invalid_argument, unknown,
                [&] { internal::device_of_rank(entry, group, std::nullopt); });
   EXPECT_EQ(internal::device_of_rank(entry, {}, std::nullopt), (Device{DeviceType::cuda, 0}));

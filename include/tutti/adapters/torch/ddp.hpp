@@ -41,7 +41,8 @@ struct DdpOptions {
 /// With gradient_as_bucket_view gradients lie in the buckets while this object lives. To save a
 /// copy per step, zero them in place: zero_grad(false).
 ///
-/// Parameters and buffers are contiguous and on the group's device. module.to() comes before. On a
+/// Parameters and buffers are contiguous and on the group's device. module.to() comes before; on a
+/// CUDA device, construct this object on the stream on which you train. On a
 /// CUDA device gradients are reduced on a stream of torch's pool, and the current stream of the
 /// caller of backward() waits for the results; hooks compute by torch's operators. A gradient that
 /// is not contiguous aborts the group. One backward at a time. The module must outlive this object.
@@ -56,10 +57,11 @@ class DistributedDataParallel {
     std::vector<at::Tensor> leaves;
     std::vector<ddp::Parameter> trained, frozen, buffers;
     std::unordered_set<const void*> seen;  // A tied parameter has several names.
-    const auto add = [](std::vector<ddp::Parameter>& to, const std::string& name,
-                        const at::Tensor& x) {
+    c10::Device device = c10::kCPU;
+    const auto add = [&](std::vector<ddp::Parameter>& to, const std::string& name,
+                         const at::Tensor& x) {
       to.push_back({name, mutable_view(x)});
-      detail::synchronize(x.device());  // The reducer copies rank 0's values on another stream.
+      device = x.device();
     };
     for (const auto& [name, x] : module.named_parameters().pairs()) {
       if (!seen.insert(x.unsafeGetTensorImpl()).second) continue;
@@ -71,6 +73,7 @@ class DistributedDataParallel {
       add(buffers, name, x);
       buffers_.emplace_back(x, x.data_ptr());
     }
+    detail::synchronize(device);  // The reducer copies rank 0's values on another stream.
     ddp::GradientReducer(group, {}, options.reducer, std::move(frozen));  // Broadcasts them.
     gradients_.emplace(group, std::move(leaves), std::move(trained), options.reducer,
                        std::move(buffers));

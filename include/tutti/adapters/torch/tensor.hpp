@@ -112,12 +112,6 @@ inline at::Tensor to_torch(Tensor&& array) {
     }
   return detail::from_blob(owner->data(), sizes, options, [owner](void*) {});
 }
-/// to_torch() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
-/// `memory`.
-inline at::Tensor to_torch(MaybeOwned&& value, Memory& memory = host_memory()) {
-  return to_torch(std::move(value).take(memory));
-}
-
 /// Host memory of torch's allocator, so that torch accounts for the results.
 class AllocatorMemory final : public Memory {
  public:
@@ -155,6 +149,16 @@ inline Memory& memory() {
 /// current stream of that device; allocate() refuses other streams. Never destroyed.
 inline Memory& memory(const c10::Device& device) {
   return device.is_cpu() ? memory() : detail::device_memory(device);
+}
+
+/// to_torch() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
+/// `memory`, or to torch's memory of its device.
+inline at::Tensor to_torch(MaybeOwned&& value, Memory& memory) {
+  return to_torch(std::move(value).take(memory));
+}
+inline at::Tensor to_torch(MaybeOwned&& value) {
+  Memory& of_device = memory(to_torch(value.view().device));
+  return to_torch(std::move(value), of_device);
 }
 
 }  // namespace tutti::libtorch

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -47,8 +48,11 @@ class Gradients {
       }
     }
     try {
-      if (side_) {  // Both may still copy from the buckets.
-        side_->synchronize();
+      if (side_) {
+        // Otherwise the device would wait for peers of a backward that threw.
+        if (std::ranges::any_of(held_, [](const auto& gradient) { return gradient.defined(); }))
+          group_.abort("DistributedDataParallel is destroyed within a step");
+        side_->synchronize();  // Both may still copy from the buckets.
         synchronize(side_->device());
       }
     } catch (...) {  // The device is lost.

@@ -93,10 +93,7 @@ class DeviceMemory final : public Memory {
 
   Device device() const noexcept override { return from_torch(device_); }
   void* allocate(std::size_t bytes, Stream stream) override {
-    if (!(stream == stream_of(current_stream(device_))))
-      fail(Errc::invalid_argument,
-           "torch: its memory of " + device_.str() +
-               " is for calls on torch's current stream, and this call is on another");
+    check(stream);
     const c10::DeviceGuard guard(device_);
     c10::DataPtr block;
     try {
@@ -111,7 +108,8 @@ class DeviceMemory final : public Memory {
   }
   void release(void* data, std::size_t, Stream) noexcept override { take(data); }
   /// Both sides are on the device.
-  void copy(void* to, const void* from, std::size_t bytes, Stream) override {
+  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
+    check(stream);
     const auto view = [&](const void* data) {
       return from_blob(const_cast<void*>(data), {static_cast<std::int64_t>(bytes)},
                        at::TensorOptions(at::kByte).device(device_));
@@ -127,13 +125,21 @@ class DeviceMemory final : public Memory {
   }
 
  private:
+  void check(Stream stream) const {
+    if (!(stream == stream_of(current_stream(device_))))
+      fail(Errc::invalid_argument,
+           "torch: its memory of " + device_.str() +
+               " is for calls on torch's current stream, and this call is on another");
+  }
+
   const c10::Device device_;
   std::mutex mutex_;
   std::map<const void*, c10::DataPtr> blocks_;  // Those that no tensor of torch owns.
 };
 
-/// Never destroyed.
-inline DeviceMemory& device_memory(const c10::Device& device) {
+/// Never destroyed. A device without an index is the current one.
+inline DeviceMemory& device_memory(c10::Device device) {
+  if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
   static auto& mutex = *new std::mutex;
   static auto& all = *new std::map<std::pair<c10::DeviceType, int>, DeviceMemory>;
   const std::lock_guard lock(mutex);
