@@ -257,11 +257,15 @@ struct Hooked {
   double tolerance;
 };
 std::vector<Hooked> hooks() {
-  const auto power = [](bool batched, int rank) {
-    return [=] {
+  const auto power = [](bool batched, int rank, bool reloads = false) {
+    return [=]() -> ddp::CommHook {
       const auto state = std::make_shared<ddp::PowerSgdState>(
           ddp::PowerSgdOptions{.rank = rank, .start_step = 1, .min_compression_rate = 1});
-      return batched ? ddp::batched_power_sgd_hook(state) : ddp::power_sgd_hook(state);
+      return [=](ddp::Bucket& bucket) {
+        if (reloads && bucket.index() == 0) state->load(state->save());
+        return batched ? ddp::batched_power_sgd_hook(*state, bucket)
+                       : ddp::power_sgd_hook(*state, bucket);
+      };
     };
   };
   return {
@@ -269,7 +273,7 @@ std::vector<Hooked> hooks() {
       {"fp16", ddp::fp16_compress_hook, {}, 4e-3},  // Gradients below 4, with 11 bits each.
       {"bf16", ddp::bf16_compress_hook, {}, 3e-2},  // With 8 bits.
       {"PowerSGD", power(false, 1), {}, 1e-10},
-      {"PowerSGD of rank 2", power(false, 2), {}, 1e-10},
+      {"PowerSGD of rank 2, loaded at each step", power(false, 2, true), {}, 1e-10},
       {"batched PowerSGD", power(true, 2), {}, 1e-10},
       {"PowerSGD in f16", power(false, 1), ddp::fp16_compress_wrapper, 4e-3},
   };
