@@ -37,6 +37,7 @@ HEADER_ONLY = {
     "backend": "backend/work_state group_options",
     "group": "pending",
     "launch": "cluster",
+    "ddp": "ddp/device_arithmetic",
     "losses": "losses/loss",
 }
 TOP = {"tutti": "includes all public headers but adapters/ and backend/"}
