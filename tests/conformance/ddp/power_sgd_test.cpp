@@ -299,6 +299,19 @@ TEST_P(PowerSgd, WorksInsideOfACompression) {
   });
 }
 
+// Of four ranks the sum of the vector's gradients is beyond f16.
+TEST_P(PowerSgd, TheMeanWithinACompressionIsFiniteWhereTheSumIsNot) {
+  on_ranks(world(), [&](ProcessGroup& group) {
+    const auto hook = ddp::fp16_compress_wrapper(ddp::power_sgd_hook(
+        std::make_shared<PowerSgdState>(PowerSgdOptions{.rank = 1, .start_step = 0})));
+    HookSteps steps(group, DType::f32, power_shapes, power_layout);
+    const auto large = [](std::size_t id, int rank, std::int64_t step, std::int64_t i) {
+      return id == 1 ? 20000.0 : gradient_value(id, rank, step, i);
+    };
+    for (const double x : steps.run(hook, large)[1]) ASSERT_NEAR(x, 20000, 32);
+  });
+}
+
 // A hook keeps state per parameter, because the reducer changes the buckets after the first step.
 TEST_P(PowerSgd, GivesEverythingBackInAReducer) {
   on_ranks(world(), [&](ProcessGroup& group) {

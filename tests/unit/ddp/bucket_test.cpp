@@ -66,6 +66,10 @@ TEST(Bucket, AnotherBufferReplacesItsArrayAndIsKept) {
     expect_error(Errc::invalid_argument, {"bucket 0 is null"}, [&] { bucket.set_buffer(null); });
     bucket.set_buffer(values);
     EXPECT_TRUE(kept.expired());
+    std::vector<float> both(33);
+    Bucket shifted(group, std::span(both).first(32), two_slices());
+    expect_error(Errc::invalid_argument, {"bucket 0", "overlaps its buffer"},
+                 [&] { shifted.set_buffer(std::span(both).last(32)); });
   });
 }
 
