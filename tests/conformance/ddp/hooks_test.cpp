@@ -61,7 +61,7 @@ std::vector<double> mean(int size) {
 }
 
 template <typename T>
-void expect_near(const std::vector<T>& got, const std::vector<double>& want, double tolerance) {
+void expect_values(const std::vector<T>& got, const std::vector<double>& want, double tolerance) {
   double most = 0;
   for (std::size_t i = 0; i < got.size(); ++i)
     most = std::max(most, std::abs(static_cast<double>(got[i]) - want[i]));
@@ -70,19 +70,19 @@ void expect_near(const std::vector<T>& got, const std::vector<double>& want, dou
 
 TEST_P(CommHooks, AllReduceIsTheMean) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    expect_near(reduced<double>(group, ddp::all_reduce_hook), mean(group.size()), 1e-14);
-    expect_near(reduced<float>(group, ddp::all_reduce_hook), mean(group.size()), 1e-6);
+    expect_values(reduced<double>(group, ddp::all_reduce_hook), mean(group.size()), 1e-14);
+    expect_values(reduced<float>(group, ddp::all_reduce_hook), mean(group.size()), 1e-6);
   });
 }
 
 TEST_P(CommHooks, ANullHookChangesNothing) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    expect_near(reduced<double>(group, nullptr), mean(group.size()), 1e-14);
+    expect_values(reduced<double>(group, nullptr), mean(group.size()), 1e-14);
     const ddp::HookWrapper never = [](const CommHook& hook) {
       ADD_FAILURE() << "the wrapper of a null hook was called";
       return hook;
     };
-    expect_near(reduced<double>(group, nullptr, never), mean(group.size()), 1e-14);
+    expect_values(reduced<double>(group, nullptr, never), mean(group.size()), 1e-14);
   });
 }
 
@@ -96,7 +96,7 @@ TEST_P(CommHooks, TheHookSeesUndividedGradientsAndOwnsTheDivision) {
     });
     auto want = mean(group.size());
     for (double& v : want) v *= group.size();
-    expect_near(sums, want, 1e-13);
+    expect_values(sums, want, 1e-13);
   });
 }
 
@@ -123,7 +123,7 @@ TEST_P(CommHooks, WhatFollowsTheReductionRunsBeforeFinishReturns) {
     });
     auto want = mean(group.size());
     for (double& v : want) v /= 2;
-    expect_near(halves, want, 1e-14);
+    expect_values(halves, want, 1e-14);
   });
 }
 
@@ -158,9 +158,9 @@ TEST_P(HookArrays, AnArrayOfTheHookIsCopiedToTheBucketAndReleased) {
           if (views) group.memory().copy(place.data, gradient.view().data, place.bytes(), {});
           reducer.mark_ready(0, place);
           reducer.finish();
-          expect_near(values_of<double>(content_of(group, place)), want, 1e-14);
+          expect_values(values_of<double>(content_of(group, place)), want, 1e-14);
         }
-        expect_near(values_of<double>(content_of(group, reducer.gradient(0))), want, 1e-14);
+        expect_values(values_of<double>(content_of(group, reducer.gradient(0))), want, 1e-14);
         EXPECT_TRUE(array.expired()) << "the reducer keeps the array";
       }
     }
@@ -198,10 +198,10 @@ TEST_P(HookArrays, GossipAveragesWithRotatingPartnersAndKeepsTheMean) {
       reducer.mark_ready(0, gradients);
       reducer.finish();
       for (std::size_t i = 0; i < count; ++i) values[i] -= static_cast<float>(rate) * gradients[i];
-      expect_near(values, all[index(group.rank())], 1e-6);
+      expect_values(values, all[index(group.rank())], 1e-6);
       auto means = values;
       group.all_reduce(means, ReduceOp::avg);
-      expect_near(means, mean, 1e-6);
+      expect_values(means, mean, 1e-6);
     }
   });
 }
@@ -252,10 +252,10 @@ TEST_P(CommHooks, CompressionIsTheMeanWithinItsRounding) {
     const double largest = 4.0 / 3;
     for (const auto& hook :
          {ddp::fp16_compress_hook(), ddp::fp16_compress_wrapper(ddp::all_reduce_hook)})
-      expect_near(reduced<float>(group, hook), mean(group.size()),
-                  largest * (group.size() + 2) * std::ldexp(1, -11));
-    expect_near(reduced<double>(group, ddp::bf16_compress_hook()), mean(group.size()),
-                largest * (group.size() + 2) * std::ldexp(1, -8));
+      expect_values(reduced<float>(group, hook), mean(group.size()),
+                    largest * (group.size() + 2) * std::ldexp(1, -11));
+    expect_values(reduced<double>(group, ddp::bf16_compress_hook()), mean(group.size()),
+                  largest * (group.size() + 2) * std::ldexp(1, -8));
     const auto exact = reduced<float>(group, ddp::all_reduce_hook);
     EXPECT_NE(reduced<float>(group, ddp::fp16_compress_hook()), exact) << "nothing was compressed";
     EXPECT_NE(reduced<float>(group, ddp::bf16_compress_hook()), exact) << "nothing was compressed";

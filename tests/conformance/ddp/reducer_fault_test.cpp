@@ -104,7 +104,7 @@ TEST_P(ReducerFaults, AFinishWithOtherRowsIsNamedOnEveryRank) {
     const char* text;
     bool in_micro_batch = false;  // finish() within no_sync(), before the right one.
   };
-  for (const auto& [average, rows, text, in_micro_batch] :
+  for (const Mistake& mistake :
        {Mistake{true, {}, "finish() was called with average_over_rows"},
         Mistake{true, -2, "the number of rows is -2; pass one that is 0 or more, and finite"},
         Mistake{true, NAN, "the number of rows is nan"},
@@ -112,21 +112,21 @@ TEST_P(ReducerFaults, AFinishWithOtherRowsIsNamedOnEveryRank) {
         Mistake{false, 3, "finish(rows) was called without average_over_rows"}})
     on_ranks(GetParam(), [&](ProcessGroup& group) {
       auto options = Three::options();
-      options.average_over_rows = average;
+      options.average_over_rows = mistake.average;
       GradientReducer reducer(group, Three::parameters(group), options);
       const auto finish = [&](std::optional<double> n) {
         n ? reducer.finish(*n) : reducer.finish();
       };
-      const auto right = average ? std::optional(1.0) : std::nullopt;
+      const auto right = mistake.average ? std::optional(1.0) : std::nullopt;
       const bool wrong = group.rank() == group.size() - 1;
-      if (wrong && in_micro_batch) {
+      if (wrong && mistake.in_micro_batch) {
         const auto scope = reducer.no_sync();
         reducer.finish();
       }
       Three mine(group);
       mine.mark_all(reducer);
-      expect_error(wrong ? Errc::invalid_argument : Errc::mismatch, {"step 0", text},
-                   [&] { finish(wrong && !in_micro_batch ? rows : right); });
+      expect_error(wrong ? Errc::invalid_argument : Errc::mismatch, {"step 0", mistake.text},
+                   [&] { finish(wrong && !mistake.in_micro_batch ? mistake.rows : right); });
       Three next(group);
       next.mark_all(reducer);
       finish(right);

@@ -62,7 +62,7 @@ TEST(Bucket, AnotherBufferReplacesItsArrayAndIsKept) {
                                       {far, "f32 [32] on cuda:1"}})
       expect_error(Errc::invalid_argument,
                    {std::string("the array for bucket 0 is ") + text, "must be f32 [32] on cpu"},
-                   [&] { bucket.set_buffer(array); });
+                   [&, &array = array] { bucket.set_buffer(array); });
     expect_error(Errc::invalid_argument, {"bucket 0 is null"}, [&] { bucket.set_buffer(null); });
     bucket.set_buffer(values);
     EXPECT_TRUE(kept.expired());

@@ -89,7 +89,8 @@ TEST(HookState, AnOuterOptimizerTakesTheParametersOfItsStateInHostMemory) {
     const auto average = [&](std::vector<TensorView> arrays) { (void)averager.average(arrays); };
     for (const auto& [array, text] :
          {std::pair(far, "f32 on cuda:0"), {TensorView(pairs), "complex64 on cpu"}})
-      expect_error(Errc::unsupported, {"outer optimizer", text}, [&] { average({array}); });
+      expect_error(Errc::unsupported, {"outer optimizer", text},
+                   [&, &array = array] { average({array}); });
     average({values});
     expect_bad({"got 2 parameters, and the state of its outer optimizer is of 1"}, [&] {
       average({values, values});
