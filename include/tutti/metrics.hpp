@@ -66,7 +66,7 @@ class ScoredRows {
   std::string invalid_;
 };
 
-/// What binary_metrics() computes beside AUROC and average precision.
+/// Further metrics of binary_metrics(), beside AUROC and average precision.
 struct BinaryOptions {
   std::vector<double> precisions{};  ///< Each from 0 to 1.
   std::vector<double> quantiles{};   ///< Each from 0 to 1.

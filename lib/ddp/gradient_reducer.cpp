@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -19,9 +18,9 @@
 #include "ddp/descriptions.hpp"
 #include "ddp/gradient_arrays.hpp"
 #include "ddp/layout.hpp"
+#include "ddp/row_average.hpp"
 #include "ddp/step_state.hpp"
 #include "ddp/step_status.hpp"
-#include "kernels/reduce.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -31,10 +30,6 @@ namespace {
 /// Bytes, equal on all ranks. On the host, gradients from here on are reduced in the arrays that
 /// were marked: two copies of 1 MiB take 0.3 ms, a call of gloo 0.1 ms (docs/performance.md).
 constexpr std::size_t large_gradient = 1 << 20;
-
-bool is_number_of_rows(double rows) noexcept {
-  return rows >= 0 && !std::isinf(rows);
-}
 
 }  // namespace
 
@@ -55,7 +50,8 @@ struct GradientReducer::Impl {
         gradients(parameters.size()),
         marked(parameters.size()),
         used(parameters.size()),
-        rebuilds(o.rebuild_buckets && !o.find_unused_parameters) {
+        rebuilds(o.rebuild_buckets && !o.find_unused_parameters),
+        rows(group, o) {
     set_divisor(o.divisor);
     if (rebuilds) arrived.reserve(parameters.size());
     name_launches();
@@ -79,7 +75,6 @@ struct GradientReducer::Impl {
   void finish(std::optional<double> more_rows);
   void end_step(const std::string& problem, bool empty);
   void write_back(std::size_t bucket);
-  void divide_by_rows(const TensorView& gradient, double divided) const;
   void rebuild();
   void reset();
   [[noreturn]] void end_with_mistake(const std::string& what);
@@ -112,9 +107,7 @@ struct GradientReducer::Impl {
   int no_sync = 0;
   std::vector<Launch> launches;  // Declared after the arrays, so that Works end first.
   Work status_work;
-  double rows = 0;      // This rank's since the last step; a wrong number stays.
-  double all_rows = 0;  // Of the step, of all ranks.
-  Work rows_work;
+  RowAverage rows;
 };
 
 void GradientReducer::Impl::name_launches() {
@@ -252,27 +245,15 @@ void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) {
 }
 
 void GradientReducer::Impl::finish(std::optional<double> more_rows) {
-  if (more_rows && is_number_of_rows(rows))
-    rows = is_number_of_rows(*more_rows) ? rows + *more_rows : *more_rows;
-  if (no_sync > 0) {
-    if (!more_rows && options.average_over_rows) rows = std::numeric_limits<double>::quiet_NaN();
-    return;
-  }
+  if (more_rows || no_sync > 0) rows.add(more_rows);
+  if (no_sync > 0) return;
   if (!in_step && failed != nullptr) {
-    rows = 0;
+    rows.reset();
     std::rethrow_exception(std::exchange(failed, nullptr));
   }
   begin_step();
-  if (more_rows.has_value() != options.average_over_rows)
-    end_with_mistake(
-        more_rows ? "finish(rows) was called without average_over_rows; set the option on all ranks"
-                  : "finish() was called with average_over_rows; pass the number of this rank's "
-                    "rows to finish(rows)");
-  if (!is_number_of_rows(rows))
-    end_with_mistake(
-        fmt::format("the number of rows is {}; pass one that is 0 or more, and finite, to every "
-                    "finish(), within no_sync() too",
-                    rows));
+  if (const std::string why = rows.problem(more_rows.has_value()); !why.empty())
+    end_with_mistake(why);
   if (!options.find_unused_parameters) {
     std::size_t missing = 0;
     std::size_t first = 0;
@@ -319,14 +300,9 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   launch_full();
   std::string error;
   try {
-    if (options.average_over_rows) {
-      all_rows = problem.empty() && !empty ? rows : 0;
-      rows_work = group.all_reduce_async(
-          TensorView(&all_rows, DType::f64, {1}), ReduceOp::sum,
-          {.timeout = call.timeout, .order_fixed = call.order_fixed, .name = "ddp rows"});
-    }
+    if (rows.is_on()) rows.launch(problem.empty() && !empty);
     if (status.is_exchanged()) status_work = status.launch(used, !problem.empty(), empty);
-    rows_work.wait();
+    rows.work().wait();
     for (std::size_t i = 0; i < launches.size(); ++i) {
       if (on_host) launches[i].wait();
       write_back(i);
@@ -357,20 +333,6 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
   throw Error(Errc::mismatch, "GradientReducer: " + error);
 }
 
-/// Divides by all rows instead of `divided`, by which the gradient is divided. Without any row, NaN
-/// becomes 0 too: it may be the mean loss of no rows.
-void GradientReducer::Impl::divide_by_rows(const TensorView& gradient, double divided) const {
-  if (gradient.bytes() == 0) return;
-  if (all_rows == 0) {
-    std::memset(gradient.data, 0, gradient.bytes());
-    return;
-  }
-  const void* const in = gradient.data;
-  const double factor = divided / all_rows;
-  internal::fold(gradient.dtype, ReduceOp::Kind::premul_sum, gradient.data, {&in, 1}, {&factor, 1},
-                 static_cast<std::size_t>(gradient.shape.numel()));
-}
-
 /// Copies the results to the gradients, and before that to the bucket if the hook has replaced its
 /// array. With average_over_rows, divides them by the rows instead of the divisor.
 void GradientReducer::Impl::write_back(std::size_t index) {
@@ -392,7 +354,7 @@ void GradientReducer::Impl::write_back(std::size_t index) {
         launch.wait();  // No stream of the program waits for this gradient.
         if (hook) arrays.wait_for(of_hook);
       }
-      if (!replaced && !options.average_over_rows) continue;
+      if (!replaced && !rows.is_on()) continue;
     }
     const Stream stream = producer_of(i);
     if (!on_host && mine.mark == Mark::ready && !(blocked == stream)) {
@@ -404,8 +366,7 @@ void GradientReducer::Impl::write_back(std::size_t index) {
     if (replaced && place.bytes() != 0) {
       arrays.copy(place.data, bucket.gradient(i).data, place.bytes(), stream);
     }
-    if (options.average_over_rows)
-      divide_by_rows(mine.in_place ? mine.array : place, bucket.divisor());
+    if (rows.is_on()) rows.divide(mine.in_place ? mine.array : place, bucket.divisor());
     if (mine.mark != Mark::ready || mine.array.data == nullptr || mine.in_place) continue;
     arrays.copy(mine.array.data, place.data, place.bytes(), stream);
   }
@@ -428,7 +389,7 @@ void GradientReducer::Impl::rebuild() {
 void GradientReducer::Impl::reset() {
   in_step = false;
   next = 0;
-  rows = 0;
+  rows.reset();
   arrived.clear();
   marked.clear();
   for (Gradient& gradient : gradients) {
@@ -460,7 +421,7 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   };
   for (Launch& launch : launches) std::ranges::for_each(launch.works, collect);
   collect(status_work);
-  collect(rows_work);
+  collect(rows.work());
   in_step = false;
   std::rethrow_exception(why);
 }

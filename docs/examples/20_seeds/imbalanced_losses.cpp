@@ -93,7 +93,7 @@ class MyModel {
   SmoothAp loss_fn_;
 };
 
-/// What Lightning's Trainer does with it.
+/// The training loop, which Lightning's Trainer runs in the original.
 void fit(tutti::ProcessGroup& group) {
   MyModel model(group);
   tutti::ddp::GradientReducer ddp(group, model.backbone.parameters());

@@ -13,7 +13,7 @@
 
 #include <tutti/tutti.hpp>
 
-// What the twins share: what PyTorch itself does in the originals.
+// A linear layer, its loss, and ranks as threads: PyTorch itself provides these in the originals.
 
 namespace seeds {
 

@@ -38,7 +38,7 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, 
 }
 
 namespace detail {
-// What the core computes element by element on the host, torch computes on a device.
+// The core computes these element by element on the host. On a device torch computes them.
 
 /// For premul_sum: the tensor times this rank's factor, to be summed.
 inline at::Tensor scaled_on_device(const at::Tensor& in, ReduceOp& op) {
