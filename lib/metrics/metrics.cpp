@@ -13,7 +13,7 @@
 #include "values/fail.hpp"
 
 namespace tutti {
-namespace metrics {
+namespace [[gnu::visibility("default")]] metrics {
 namespace {
 
 using internal::metrics::Int128;

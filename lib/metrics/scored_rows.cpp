@@ -13,7 +13,7 @@
 #include "values/saved_state.hpp"
 
 namespace tutti {
-namespace metrics {
+namespace [[gnu::visibility("default")]] metrics {
 namespace {
 
 using internal::failf;
