@@ -22,7 +22,7 @@ using mesh::TransportError;
 /// peer refused the call.
 class Mesh::Message final : public mesh::Message {
  public:
-  Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call)
+  Message(Mesh& mesh, int peer, void* data, std::size_t bytes, const mesh::MessageCall& call)
       : mesh::Message(mesh, peer, call) {
     {
       const std::lock_guard lock(mesh.connections_mutex_);
@@ -111,7 +111,9 @@ void Mesh::watch(std::weak_ptr<Mesh> self) {
   // Holds no reference between calls, because the destructor waits for this thread. The weak
   // pointer has expired when the destructor runs on this thread.
   const auto look = [this, self] {
-    if (!self.expired()) this->look();
+    if (self.expired()) return;
+    if (const auto cause = this->look())
+      if (const auto mesh = self.lock()) mesh->fail({.cause = *cause});
   };
   connection_watcher_ = std::make_unique<ConnectionWatcher>(sockets_, ended, look);
 }
@@ -128,14 +130,12 @@ Mesh::~Mesh() {
 }
 
 std::shared_ptr<mesh::Message> Mesh::message(std::pmr::memory_resource& pool, int peer, void* data,
-                                             std::size_t bytes, std::uint64_t call) {
+                                             std::size_t bytes, const mesh::MessageCall& call) {
   return std::allocate_shared<Message>(std::pmr::polymorphic_allocator<Message>(&pool), *this, peer,
                                        data, bytes, call);
 }
 
-bool Mesh::end_refused(std::uint64_t call, std::span<const int> ranks, Deadline limit) {
-  agreement().abandon(call);
-  const auto peers = agreement().await_abandoned(call, ranks, limit);
+bool Mesh::end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) {
   // All ranks have left the call, so no rank posts further messages of it. On each connection, the
   // peer's earlier messages arrive before its byte of round 1, and this rank's replies before its
   // byte of round 2.
@@ -148,9 +148,9 @@ bool Mesh::end_refused(std::uint64_t call, std::span<const int> ranks, Deadline 
     auto& memory = *std::pmr::new_delete_resource();
     for (const int peer : peers) {
       if (peer == rank()) continue;
-      messages.push_back(message(memory, peer, &bytes[0], 1, 0));
+      messages.push_back(message(memory, peer, &bytes[0], 1, {}));
       messages.back()->recv(hash.value(), true);
-      messages.push_back(message(memory, peer, &bytes[1], 1, 0));
+      messages.push_back(message(memory, peer, &bytes[1], 1, {}));
       messages.back()->send(hash.value());
     }
     for (auto& message : messages) message->wait(limit);

@@ -213,11 +213,12 @@ class HierBackend final : public HostBackend {
       levels_.give_up(call, own);
       return disagreement(own, ops, call);
     }
-    // A part that had lost a rank before it got this call knows which.
+    // A part that had lost a rank or compared earlier calls before it got this one knows more.
     if (own.code() == Errc::aborted)
       levels_.for_each([&](const Level& level) {
         const auto failure = level.backend().failure();
-        if (failure && failure->code() == Errc::peer_lost) own = *failure;
+        if (failure && (failure->code() == Errc::peer_lost || failure->code() == Errc::mismatch))
+          own = *failure;
       });
     const int culprit = own.where().rank;
     const std::string message = own.code() == Errc::timeout ? "the deadline passed"
@@ -260,31 +261,43 @@ class HierBackend final : public HostBackend {
               group_->agreement().refusal_of(internal::call_id(group(), call.seq)))
         throw Error(internal::refused_error(group(), ops, call, refusal->rank, refusal->text));
     };
+    auto why =
+        internal::call_error(error.code(), group(), ops, call, error.where().rank, error.message());
+    std::vector<internal::Record> records;
+    std::vector<int> ranks;  // Of the records.
+    const auto add = [&](int r, const Bytes& bytes) {
+      internal::Reader in(bytes, Errc::mismatch, "a peer's call");
+      records.push_back(internal::read_record(in));
+      in.end();
+      ranks.push_back(r);
+    };
     try {
       look();
       internal::Writer own;
       write(own, internal::Record::of(ops, call));
       calls_store_->set(key(call, rank()), own.bytes());
-      const auto soon = Deadline::after(2s);
+      const auto soon = Deadline::after(700ms);
       const auto limit = call.deadline.time() < soon.time() ? call.deadline : soon;
-      std::vector<internal::Record> records;
-      for (int r = 0; r < group_->size(); ++r) {
-        const auto bytes = internal::await_key(*calls_store_, key(call, r), limit, 100ms, look);
-        internal::Reader in(bytes, Errc::mismatch, "a peer's call");
-        records.push_back(internal::read_record(in));
-        in.end();
-      }
-      return internal::compare(group(), ops, call, records)
-          .value_or(internal::call_error(error.code(), group(), ops, call, error.where().rank,
-                                         error.message()));
+      for (int r = 0; r < group_->size(); ++r)
+        add(r, internal::await_key(*calls_store_, key(call, r), limit, 100ms, look));
+      return internal::compare(group(), ops, call, records).value_or(why);
     } catch (const Error& found) {
       if (found.code() == Errc::mismatch) return found;
     } catch (...) {  // Of a store that the program supplies.
     }
+    try {  // A rank whose part of the call has ended writes no record; the others may show both
+           // sides.
+      for (int r = ranks.empty() ? 0 : ranks.back() + 1; r < group_->size(); ++r)
+        if (const auto bytes = internal::peek(*calls_store_, key(call, r))) add(r, *bytes);
+      const internal::GroupNames names(group(), whole_of(init_, std::move(ranks)));
+      if (const auto found = internal::compare(names, ops, call, records)) why = *found;
+    } catch (...) {  // Without them.
+    }
     const Error cause = group_->fail(
-        {.cause = internal::call_error(error.code(), group(), ops, call, error.where().rank,
-                                       error.message() + "; the group is broken, because not all "
-                                                         "other ranks made the call in time")});
+        {.cause = Error(why.code(),
+                        why.message() + "; the group is broken, because not all other ranks made "
+                                        "the call in time",
+                        why.where())});
     return internal::ended_by(cause, error.where());
   }
 

@@ -19,12 +19,12 @@ namespace tutti::backend::mesh {
 /// The messages of one collective of a group.
 class CallWire final : public collectives::Wire {
  public:
-  /// The messages of operation `index` of the call.
-  CallWire(const Group& group, const Call& call, std::size_t index, internal::Scratch& scratch,
-           std::pmr::memory_resource& pool)
+  /// The messages of operation `index` of the call. `before`: CallHistory::begin().
+  CallWire(const Group& group, std::span<const Op> ops, const Call& call, std::size_t index,
+           std::uint64_t before, internal::Scratch& scratch, std::pmr::memory_resource& pool)
       : group_(group),
-        call_(group.call_id(call)),
-        slot_(group.slot(call, index)),
+        call_{group.call_id(call), group.calls.get(), ops, &call},
+        slot_(group.slot(call, index, before)),
         limit_(call.limit()),
         scratch_(scratch),
         pool_(pool),
@@ -61,7 +61,7 @@ class CallWire final : public collectives::Wire {
         group_.mesh->message(pool_, group_.mesh_rank(peer), data, bytes, call_));
   }
   const Group& group_;
-  std::uint64_t call_;
+  MessageCall call_;
   std::uint64_t slot_;
   Deadline limit_;
   internal::Scratch& scratch_;
@@ -87,6 +87,7 @@ MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
     return leave_parts(call, why);
   };
   mesh().listen(listener_);
+  if (group_->calls != nullptr) mesh().add_calls(group_->calls);
 }
 
 MeshBackend::~MeshBackend() {
@@ -97,6 +98,7 @@ MeshBackend::~MeshBackend() {
   // The transport cannot cancel a posted message, so the other groups of the mesh fail too.
   if (pending && !alone_on_mesh()) abandon_messages();
   stop();
+  if (group_->calls != nullptr) mesh().end_calls(*group_->calls);
 }
 
 std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
@@ -110,6 +112,7 @@ std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
   } else {
     part->mesh = group_->mesh;
     for (const int r : init.ranks) part->ranks.push_back(group_->mesh_rank(r));
+    part->remember_calls();
   }
   return with(std::move(part));
 }
@@ -128,9 +131,10 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
     // Messages of the parts before this one may still use the memory of the group.
     if (group_->names.is_part() && mesh().agreement().refusal_of(group_->call_id(call)) != nullptr)
       throw TransportError(TransportError::Kind::refused, mesh().rank());
+    const auto before = group_->calls == nullptr ? 0 : group_->calls->history.begin(ops, call);
     for (const auto& op : ops) {
       if (is_point_to_point(op.kind)) continue;
-      wire.emplace(*group_, call, index++, scratch_, calls().pool());
+      wire.emplace(*group_, ops, call, index++, before, scratch_, calls().pool());
       collectives::run_collective(*wire, op, call.order_fixed);
     }
   } catch (const TransportError& transport_error) {
@@ -153,6 +157,7 @@ std::shared_ptr<WorkState> MeshBackend::post_one(const Op& op, const Call& call,
     to_itself_->post(message, rank(), call);
     return message;
   }
+  group_->calls->posted.add(group_->pair_id(op), op);
   auto state = calls().make_state<PairState>(group_, waiter_threads_, op, limit);
   {
     const std::lock_guard lock(pairs_mutex_);
@@ -179,6 +184,7 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
 bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {
   const bool left = group_->size() == 1 || (!failure() && group_->abandon(call));
   if (!left) mesh().fail({.cause = internal::broken_by_refusal(why)});
+  if (group_->calls != nullptr) group_->calls->history.take_back();
   ended_parts_.clear();
   return left;
 }
@@ -208,6 +214,7 @@ std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_pt
   group->rank = init.rank;
   group->ranks.resize(static_cast<std::size_t>(init.size));
   std::iota(group->ranks.begin(), group->ranks.end(), 0);
+  if (init.size > 1) group->remember_calls();
   return group;
 }
 

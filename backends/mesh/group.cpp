@@ -19,9 +19,11 @@ std::uint64_t Group::pair_id(const Op& op) const noexcept {
   return internal::pair_id(name, rank, op);
 }
 
-std::uint64_t Group::slot(const Call& call, std::size_t index) const noexcept {
+std::uint64_t Group::slot(const Call& call, std::size_t index,
+                          std::uint64_t before) const noexcept {
   internal::Hash hash;
   hash.add(internal::call_id(name, call.seq));
+  hash.add(before);
   hash.add(call.fingerprint);
   hash.add(index);
   return hash.value();
@@ -78,19 +80,31 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
   const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
-  const Error error = internal::refused_error(names, ops, call, peer, refusal.text);
+  const Error error = refusal.is_difference
+                          ? internal::call_error(Errc::mismatch, names, ops, call, -1, refusal.text)
+                          : internal::refused_error(names, ops, call, peer, refusal.text);
   // The mesh stays up: a send and its receive share a slot that is a hash of their arguments, so a
   // refused one never matches a later one.
-  if (pair || names.is_part() || abandon(call)) return error;
+  if (pair || names.is_part()) return error;
+  if (abandon(call)) {
+    calls->history.take_back();
+    return error;
+  }
   return mesh->fail({.cause = internal::broken_by_refusal(error)});
 }
 
 bool Group::abandon(const Call& call) const noexcept {
   try {
-    const auto soon = Deadline::after(std::chrono::seconds(2));
+    // The ranks of a difference have been compared, so they have waited for longer than this rank.
+    const auto* found = mesh->agreement().refusal_of(call_id(call));
+    const bool quick = found != nullptr && found->is_difference;
+    const auto soon = Deadline::after(std::chrono::milliseconds(quick ? 500 : 1500));
     const auto limit = std::min(soon, call.limit(),
                                 [](const auto& a, const auto& b) { return a.time() < b.time(); });
-    return mesh->end_refused(call_id(call), ranks, limit);
+    const auto id = call_id(call);
+    mesh->agreement().abandon(id);
+    const auto peers = mesh->agreement().await_abandoned(id, ranks, limit);
+    return mesh->end_refused(id, peers, limit);
   } catch (...) {  // On false the caller marks the mesh as failed.
     return false;
   }

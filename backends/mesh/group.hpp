@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "group_calls.hpp"
 #include "mesh.hpp"
 
 namespace tutti::backend::mesh {
@@ -16,8 +17,11 @@ struct Group {
   std::string name;  ///< Unique on the mesh.
   internal::GroupNames names;
   int rank = 0;
-  std::vector<int> ranks;  ///< Mesh ranks, by group rank.
+  std::vector<int> ranks;               ///< Mesh ranks, by group rank.
+  std::shared_ptr<GroupCalls> calls{};  ///< Null in a group of one.
 
+  /// Makes `calls`.
+  void remember_calls() { calls = std::make_shared<GroupCalls>(name, names, rank, ranks); }
   int size() const noexcept { return static_cast<int>(ranks.size()); }
   int mesh_rank(int group_rank) const noexcept {
     return ranks[static_cast<std::size_t>(group_rank)];
@@ -27,8 +31,9 @@ struct Group {
   std::uint64_t call_id(const Call& call) const noexcept;
   std::uint64_t pair_id(const Op& op) const noexcept;
   /// The slot of a collective's messages: equal on all ranks, different for every call of every
-  /// group. `index`: the operation's index in the call.
-  std::uint64_t slot(const Call& call, std::size_t index) const noexcept;
+  /// group, and different on ranks that made different calls before. `index`: the operation's index
+  /// in the call. `before`: CallHistory::begin().
+  std::uint64_t slot(const Call& call, std::size_t index, std::uint64_t before) const noexcept;
   /// The slot of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;
 
@@ -38,7 +43,7 @@ struct Group {
   Error failed(const TransportError& transport_error, std::span<const Op> ops,
                const Call& call) const noexcept;
   /// Ends a refused collective; none of its bytes arrives later. Returns false if that fails within
-  /// 2 s.
+  /// 1.5 s, or 0.5 s of a difference that was found.
   bool abandon(const Call& call) const noexcept;
 
  private:

@@ -5,15 +5,23 @@
 
 #include <fmt/format.h>
 
+#include "backend/record.hpp"
+#include "group_calls.hpp"
+#include "values/group_errors.hpp"
+
 namespace tutti::backend::mesh {
 
 using namespace std::chrono_literals;
 
 namespace {
 
-/// The first and the longest interval between polls of the store for refused calls.
+/// The first and the longest interval between polls of the store while calls wait.
 constexpr std::chrono::nanoseconds first_look = 100ms;
-constexpr std::chrono::nanoseconds longest_look = 1s;
+constexpr std::chrono::nanoseconds longest_look = 500ms;
+/// The interval between polls for questions of peers.
+constexpr auto answer_interval = 500ms;
+/// A call that has waited for this long is compared.
+constexpr auto patience_before_comparing = 500ms;
 
 class MeshOfOne final : public Mesh {
  public:
@@ -21,7 +29,7 @@ class MeshOfOne final : public Mesh {
   std::string transport() const override { return {}; }
   bool wakes_a_thread() const noexcept override { return false; }
   std::shared_ptr<Message> message(std::pmr::memory_resource&, int peer, void*, std::size_t,
-                                   std::uint64_t) override {
+                                   const MessageCall&) override {
     throw TransportError(TransportError::Kind::lost, peer);
   }
   bool end_refused(std::uint64_t, std::span<const int>, Deadline) override { return true; }
@@ -100,20 +108,157 @@ Error Mesh::lost(int peer, int rank) const {
   return {Errc::peer_lost, text, {.group = names_.group(), .rank = rank}};
 }
 
-void Mesh::look() noexcept {
+std::optional<Error> Mesh::look() noexcept {
   const auto now = std::chrono::steady_clock::now();
-  if (now < next_look_) return;
-  {
-    const std::lock_guard lock(mutex_);
-    bool waits = false;
-    for (auto* m = messages_; m != nullptr; m = m->after_)
-      waits = std::exchange(m->looked_at_, true) || waits;
-    look_pause_ = waits ? std::min(2 * look_pause_, longest_look) : first_look;
+  if (now < next_look_) return std::nullopt;
+  try {
+    const auto waiting = waiting_calls(now);
+    look_pause_ = waiting.any ? std::min(2 * look_pause_, longest_look) : first_look;
     next_look_ = now + look_pause_;
-    if (!waits) return;
+    if (waiting.any) cancel_refused();
+    auto cause = ask(waiting);
+    if (!cause && now >= next_answer_) {
+      next_answer_ = now + answer_interval;
+      cause = answer(waiting);
+    }
+    if (waiting.any) cancel_refused();
+    return cause;
+  } catch (...) {  // Without memory or the store no difference is found.
+    return std::nullopt;
   }
+}
+
+void Mesh::cancel_refused() noexcept {
   if (agreement().new_refusals().empty()) return;
-  cancel_if([&](const Message& m) { return agreement().refusal_of(m.call_) != nullptr; });
+  cancel_if([&](const Message& m) { return agreement().refusal_of(m.call_.id) != nullptr; });
+}
+
+Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  Waiting waiting;
+  for (auto* m = messages_; m != nullptr; m = m->after_) {
+    waiting.any = waiting.any || m->since_.has_value();
+    if (!m->since_) m->since_ = now;
+    const auto& call = m->call_;
+    // The call of a refused message may have ended.
+    if (call.group == nullptr || now - *m->since_ < patience_before_comparing ||
+        agreement().refusal_of(call.id) != nullptr)
+      continue;
+    const auto& group = *call.group;
+    if (call.call == nullptr) {
+      const auto& op = call.ops[0];
+      waiting.messages.emplace_back(m->peer_,
+                                    internal::MessageSide{rank_, call.id, op.fingerprint,
+                                                          internal::describe(op, group.names)});
+    } else if (std::ranges::none_of(waiting.collectives, [&](const auto& other) {
+                 return other.group.get() == &group && other.seq == call.call->seq;
+               })) {
+      waiting.collectives.push_back({group.shared_from_this(), call.call->seq,
+                                     internal::describe(call.ops, *call.call, group.names)});
+    }
+  }
+  return waiting;
+}
+
+std::optional<Error> Mesh::ask(const Waiting& waiting) {
+  for (const auto& collective : waiting.collectives)
+    if (auto cause = compare(*collective.group, &collective)) return cause;
+  for (const auto& [peer, side] : waiting.messages) agreement().ask(peer, side);
+  if (!waiting.collectives.empty() && waiting.messages.empty()) agreement().ask_all();
+  return std::nullopt;
+}
+
+std::optional<Error> Mesh::answer(const Waiting& waiting) {
+  if (!agreement().is_asked()) return std::nullopt;
+  if (const auto theirs = agreement().question())
+    if (auto cause = compare_message(*theirs, waiting)) return cause;
+  for (const auto& calls : all_calls()) {
+    const auto is_own = [&](const auto& collective) { return collective.group == calls; };
+    if (std::ranges::any_of(waiting.collectives, is_own)) continue;
+    if (auto cause = compare(*calls, nullptr)) return cause;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> Mesh::compare(const GroupCalls& calls, const Waiting::Collective* waits) {
+  auto mine = calls.history.take();
+  if (waits != nullptr && !mine.empty() && mine.last() == waits->seq)
+    mine.calls.back().text = waits->text;
+  const auto found = agreement().compare_calls(calls.name, calls.names, mine, waits != nullptr);
+  if (!found) return std::nullopt;
+  cancel_refused();
+  const auto id = internal::call_id(calls.name, calls.names.first_part(found->seq));
+  if (const auto* refusal = agreement().refusal_of(id);
+      refusal != nullptr && !refusal->is_difference)
+    return internal::broken_by_refusal(Error(
+        Errc::mismatch, fmt::format("rank {} refused {}", names_(refusal->rank), refusal->text),
+        {.group = calls.names.group(), .rank = names_(refusal->rank)}));
+  if (waits == nullptr || !found->is_last || found->seq != waits->seq)
+    return Error(Errc::mismatch, found->text,
+                 {.group = calls.names.group(),
+                  .operation = std::string(name_of(found->operation)),
+                  .seq = static_cast<std::int64_t>(calls.names.shown(found->seq))});
+  agreement().refuse(
+      {.call = id, .rank = rank_, .text = found->text, .entered = true, .is_difference = true});
+  return std::nullopt;
+}
+
+std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs,
+                                           const Waiting& waiting) {
+  for (const auto& calls : all_calls()) {
+    auto mine = calls->posted.find(theirs.pair, calls->names);
+    if (!mine || mine->fingerprint == theirs.fingerprint) continue;
+    const auto waits = std::ranges::find_if(
+        waiting.messages, [&](const auto& message) { return message.second.pair == theirs.pair; });
+    const bool has_ended = waits == waiting.messages.end();
+    if (!has_ended) mine->text = waits->second.text;
+    const auto place = [&](int mesh_rank) {
+      return static_cast<int>(std::ranges::find(calls->ranks, mesh_rank) - calls->ranks.begin());
+    };
+    const bool sends = mine->text.starts_with(name_of(Operation::send));
+    const auto text = internal::sides_text(
+        calls->names, place(sends ? rank_ : theirs.rank), sends ? mine->text : theirs.text,
+        place(sends ? theirs.rank : rank_), sends ? theirs.text : mine->text);
+    // A side that has ended: the transport had taken its data.
+    if (has_ended) return Error(Errc::mismatch, text, {.group = calls->names.group()});
+    agreement().refuse(
+        {.call = theirs.pair, .rank = rank_, .text = text, .entered = true, .is_difference = true});
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::shared_ptr<const GroupCalls>> Mesh::all_calls() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const GroupCalls>> all;
+  for (const auto& weak : calls_)
+    if (auto calls = weak.lock()) all.push_back(std::move(calls));
+  return all;
+}
+
+void Mesh::add_calls(const std::shared_ptr<const GroupCalls>& calls) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(calls_, [](const auto& weak) { return weak.expired(); });
+  calls_.push_back(calls);
+}
+
+void Mesh::end_calls(const GroupCalls& calls) noexcept {
+  if (!is_up()) return;
+  try {
+    const auto found =
+        agreement().compare_calls(calls.name + "/end", calls.names, calls.history.take(), true);
+    if (found)
+      log(LogLevel::error,
+          fmt::format("group '{}' has ended: {}", calls.names.group(), found->text));
+  } catch (...) {  // Without the store nothing is compared.
+  }
+}
+
+void Mesh::log(LogLevel level, std::string_view text) const noexcept {
+  try {
+    if (logger_) logger_(level, text);
+  } catch (...) {  // An error of the logger is not one of the group.
+  }
 }
 
 void Mesh::on_broken(const Error& cause) noexcept {
@@ -142,7 +287,7 @@ void Message::enlist() {
   const std::lock_guard lock(mesh_.mutex_);
   // A mesh that fails after this test cancels the messages in the list.
   if (!mesh_.is_up()) throw TransportError(TransportError::Kind::failed, peer_);
-  if (mesh_.agreement().refusal_of(call_) != nullptr)
+  if (mesh_.agreement().refusal_of(call_.id) != nullptr)
     throw TransportError(TransportError::Kind::refused, peer_);
   after_ = mesh_.messages_;
   if (after_ != nullptr) after_->before_ = this;
@@ -158,7 +303,7 @@ void Message::leave() noexcept {
 }
 
 TransportError Message::cancelled() const {
-  const bool refused = mesh_.is_up() && mesh_.agreement().refusal_of(call_) != nullptr;
+  const bool refused = mesh_.is_up() && mesh_.agreement().refusal_of(call_.id) != nullptr;
   return {refused ? TransportError::Kind::refused : TransportError::Kind::failed, peer_};
 }
 

@@ -12,6 +12,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/backend/backend_table.hpp>
@@ -42,6 +43,15 @@ struct TransportError : std::exception {
 };
 
 class Message;
+struct GroupCalls;
+
+/// The call that a message belongs to. Borrows all of it while the message is in the mesh's list.
+struct MessageCall {
+  std::uint64_t id = 0;  ///< By which a peer may refuse it; 0: no refusal.
+  const GroupCalls* group = nullptr;
+  std::span<const Op> ops{};
+  const Call* call = nullptr;  ///< Of a collective; null for a send or receive.
+};
 
 /// The connections between all ranks of a group, shared with the groups that are split from it. A
 /// failed mesh does not recover. Called from any thread. A derived class moves the messages.
@@ -52,7 +62,8 @@ class Mesh : public internal::FailingGroup {
         names_(init.name, init.whole),
         rank_(init.rank),
         size_(init.size),
-        checked_(init.checked) {}
+        checked_(init.checked),
+        logger_(init.logger) {}
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
@@ -60,14 +71,19 @@ class Mesh : public internal::FailingGroup {
   virtual std::string transport() const = 0;
   virtual bool wakes_a_thread() const noexcept = 0;  ///< collectives::Wire::wakes_a_thread().
 
-  /// A message to or from a peer, in memory of `pool`. `call`: the id by which a peer may refuse it
-  /// (Group::call_id() or pair_id()); 0: no refusal. @throws TransportError
+  /// A message to or from a peer, in memory of `pool`. @throws TransportError
   virtual std::shared_ptr<Message> message(std::pmr::memory_resource& pool, int peer, void* data,
-                                           std::size_t bytes, std::uint64_t call) = 0;
-  /// Ends this rank's messages of a call of these ranks that one of them refused: none of them
-  /// matches a message of a later call. Returns false if that fails, for example when not all ranks
-  /// have entered or refused the call by `limit`.
-  virtual bool end_refused(std::uint64_t call, std::span<const int> ranks, Deadline limit) = 0;
+                                           std::size_t bytes, const MessageCall& call) = 0;
+  /// Ends this rank's messages of a call that a rank refused: none of them matches a message of a
+  /// later call. `peers`: the ranks that entered the call; all of them have left it. Returns false
+  /// if that fails by `limit`.
+  virtual bool end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) = 0;
+
+  /// Adds the calls of a group, which are compared while a rank waits, until they are destroyed.
+  void add_calls(const std::shared_ptr<const GroupCalls>& calls);
+  /// Compares the calls of a group that ends with those of the ranks that have ended it before, and
+  /// logs a difference.
+  void end_calls(const GroupCalls& calls) noexcept;
 
   /// Called after a message has been posted for which no thread waits yet.
   virtual void attend() noexcept {}
@@ -87,6 +103,7 @@ class Mesh : public internal::FailingGroup {
   template <typename Match>
   void cancel_if(const Match& match) noexcept;
 
+  void log(LogLevel level, std::string_view text) const noexcept;
   /// How errors name the group with which the mesh was made.
   const internal::GroupNames& names() const noexcept { return names_; }
 
@@ -94,8 +111,10 @@ class Mesh : public internal::FailingGroup {
 
   /// Handles a connection that the peer closed. Returns false if it has to be called again.
   bool ended(int peer) noexcept;
-  /// Cancels the messages of calls that a peer refused. Polls the store only while messages wait.
-  void look() noexcept;
+  /// Cancels the messages of calls that a peer refused, and compares the calls of ranks that wait.
+  /// Polls the store for refusals only while messages wait, for questions twice a second. Returns
+  /// the cause with which the caller then fails the mesh, which that may destroy.
+  std::optional<Error> look() noexcept;
 
  private:
   friend class Message;
@@ -104,19 +123,43 @@ class Mesh : public internal::FailingGroup {
   /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
 
+  /// The calls that have waited for long.
+  struct Waiting {
+    struct Collective {
+      std::shared_ptr<const GroupCalls> group;
+      std::uint64_t seq;
+      std::string text;  // "all_reduce sum f32 [4]".
+    };
+    bool any = false;  // Some call waits, maybe not for long.
+    std::vector<Collective> collectives{};
+    std::vector<std::pair<int, internal::MessageSide>> messages{};  // By peer.
+  };
+  Waiting waiting_calls(std::chrono::steady_clock::time_point now);
+  void cancel_refused() noexcept;
+  std::vector<std::shared_ptr<const GroupCalls>> all_calls();
+  // These return the cause with which the mesh fails.
+  std::optional<Error> ask(const Waiting& waiting);
+  std::optional<Error> answer(const Waiting& waiting);
+  /// Compares one group's calls. `waits`: this rank waits in the last one.
+  std::optional<Error> compare(const GroupCalls& calls, const Waiting::Collective* waits);
+  std::optional<Error> compare_message(const internal::MessageSide& theirs, const Waiting& waiting);
+
   internal::GroupNames names_;
   int rank_;
   int size_;
   bool checked_;
+  Logger logger_;
 
   mutable std::mutex mutex_;
   Message* messages_ = nullptr;
   std::vector<std::weak_ptr<const Listener>> listeners_;
+  std::vector<std::weak_ptr<const GroupCalls>> calls_;
   // For the watching thread alone.
   std::optional<std::chrono::steady_clock::time_point> died_;  // A rank, without leaving.
   std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};
+  std::chrono::steady_clock::time_point next_answer_{};
 };
 
 /// A mesh of one rank, which has no connections.
@@ -126,7 +169,7 @@ std::shared_ptr<Mesh> mesh_of_one();
 /// memory after the destructor.
 class Message {
  public:
-  Message(Mesh& mesh, int peer, std::uint64_t call) : mesh_(mesh), peer_(peer), call_(call) {}
+  Message(Mesh& mesh, int peer, const MessageCall& call) : mesh_(mesh), peer_(peer), call_(call) {}
   virtual ~Message() = default;
   Message(const Message&) = delete;
   Message& operator=(const Message&) = delete;
@@ -145,7 +188,6 @@ class Message {
   int peer() const noexcept { return peer_; }
   /// The error of a cancelled message.
   TransportError cancelled() const;
-  std::uint64_t call() const noexcept { return call_; }
   /// Adds the message to the list of the mesh, last in the constructor of a derived class. @throws
   /// TransportError if the mesh has failed or a peer has refused the call.
   void enlist();
@@ -157,9 +199,9 @@ class Message {
   friend class Mesh;
   Mesh& mesh_;
   int peer_;
-  std::uint64_t call_;
+  MessageCall call_;
   bool listed_ = false;
-  bool looked_at_ = false;  // By Mesh::look().
+  std::optional<std::chrono::steady_clock::time_point> since_;  // The first Mesh::look() at it.
   /// The time since which the mesh doubts that the message will still arrive.
   std::optional<std::chrono::steady_clock::time_point> doubted_;
   Message* before_ = nullptr;  // In the mesh's list.

@@ -73,8 +73,9 @@ void PairState::post() {
     bytes = 1;
   }
   try {
-    message_ = group_->mesh->message(*std::pmr::new_delete_resource(), group_->mesh_rank(op_.peer),
-                                     data, bytes, group_->pair_id(op_));
+    message_ = group_->mesh->message(
+        *std::pmr::new_delete_resource(), group_->mesh_rank(op_.peer), data, bytes,
+        {group_->pair_id(op_), group_->calls.get(), {&op_, 1}, nullptr});
     const auto slot = group_->pair_slot(op_);
     sends ? message_->send(slot) : message_->recv(slot, true);
     group_->mesh->attend();

@@ -33,11 +33,12 @@ Group::Group(const BackendInit& init, const Apis& apis)
       order_(std::make_shared<internal::CallQueue>()),
       store_(make_prefix_store(init.store, "nccl/")),
       failure_(init_, order_),
+      history_(init_.name, init_.rank),
       connection_(gpu_, init_),
       launcher_(gpu_, init_, memory_, failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
-      watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_) {
+      watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {
   init_.args.clear();
   failure_.on_break([this] { watcher_.wake(); });
   try {
@@ -144,6 +145,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
   }
   try {
     next_ = std::max<std::uint64_t>(next_, call.seq + 1);
+    (void)history_.begin(ops, call);
     launcher_.launch(ops, state);
   } catch (...) {
     const Error error = internal::to_error(std::current_exception());

@@ -8,6 +8,7 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "backend/call_history.hpp"
 #include "backend/call_queue.hpp"
 #include "connection.hpp"
 #include "cuda/pinned_pool.hpp"
@@ -68,6 +69,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<internal::CallQueue> order_;
   std::shared_ptr<Store> store_;
   Failure failure_;
+  internal::CallHistory history_;
   Connection connection_;
   Launcher launcher_;
   PointToPoint messages_;

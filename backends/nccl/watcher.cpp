@@ -18,18 +18,21 @@ using namespace std::chrono_literals;
 
 /// The time for which a message of a rank that has left may still arrive.
 constexpr auto last_message = 200ms;
+/// NCCL compares nothing, so the ranks compare their calls this often, after the fact.
+constexpr auto comparison_interval = 500ms;
 
 }  // namespace
 
 Watcher::Watcher(std::shared_ptr<Gpu> gpu, const BackendInit& init,
                  std::shared_ptr<Communicator> communicator, Launcher& launcher,
-                 PointToPoint& messages, Failure& failure)
+                 PointToPoint& messages, Failure& failure, internal::CallHistory& history)
     : gpu_(std::move(gpu)),
       init_(init),
       communicator_(std::move(communicator)),
       launcher_(launcher),
       messages_(messages),
-      failure_(failure) {}
+      failure_(failure),
+      history_(history) {}
 
 void Watcher::start(std::shared_ptr<void> owner) {
   try {
@@ -61,6 +64,7 @@ void Watcher::watch(const std::shared_ptr<EventState>& state) {
   }
   if (failure_.is_broken()) state->ignore_event();
   pending_.push_back(state);
+  is_compared_ = false;
   if (pending_.size() == 1) changed_.notify_all();
 }
 
@@ -91,10 +95,16 @@ bool Watcher::await_work(States& states) {
   const auto awake = [&] {
     return stop_ || !pending_.empty() || (failure_.is_broken() && !drained_);
   };
-  changed_.wait(lock, [&] { return awake() || has_graphs_; });
-  while (!changed_.wait_for(lock, awake() ? 0s : rarest_look, awake)) {
+  while (!awake()) {
+    if (!has_graphs_ && is_compared_) {
+      changed_.wait(lock, [&] { return awake() || has_graphs_; });
+      continue;
+    }
+    if (changed_.wait_for(lock, is_compared_ ? rarest_look : comparison_interval, awake)) break;
+    const bool graphs = has_graphs_;
     lock.unlock();
-    look_at_graphs();
+    if (graphs) look_at_graphs();
+    compare_calls(Clock::now());
     lock.lock();
   }
   states = pending_;
@@ -145,6 +155,29 @@ void Watcher::look_at_graphs() noexcept {
   }
 }
 
+/// Compares the calls so far with those of the rank that got furthest, until they were the same for
+/// one interval: then a difference that a peer found has been seen, too.
+void Watcher::compare_calls(Clock::time_point now) noexcept {
+  if (now < next_comparison_ || init_.size == 1 || failure_.is_broken()) return;
+  next_comparison_ = now + comparison_interval;
+  const bool changed = history_.has_changed();
+  try {
+    const auto found =
+        changed ? failure_.agreement().compare_calls(init_.name, init_.name, history_.take(), true)
+                : std::nullopt;
+    if (found)
+      failure_.fail(Error(Errc::mismatch, found->text,
+                          {.group = init_.name,
+                           .operation = std::string(name_of(found->operation)),
+                           .seq = static_cast<std::int64_t>(found->seq)}));
+    else
+      (void)failure_.poll_peers({});
+  } catch (...) {  // Without the store nothing is compared.
+  }
+  const std::lock_guard lock(mutex_);
+  if (!changed && pending_.empty()) is_compared_ = true;
+}
+
 void Watcher::tick(const States& states) {
   launcher_.try_advance();
   messages_.advance();
@@ -161,6 +194,7 @@ void Watcher::tick(const States& states) {
     if (state->limit().time() > now || state->poll()) continue;
     return failure_.fail_late(state->op(), state->call(), state->since());
   }
+  compare_calls(now);
   if (now < next_look_) return;
   look_at_peers(states, now);
   // A slow store takes at most a third of the thread's time.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/call_history.hpp"
 #include "communicator.hpp"
 #include "failure.hpp"
 #include "launcher.hpp"
@@ -19,14 +20,15 @@ namespace tutti::backend::nccl {
 /// The thread of a group. Advances and ends its calls, enforces their deadlines, polls for failures
 /// of NCCL and of the peers, and aborts the group when it has broken.
 ///
-/// Called from any thread. `mutex_` guards pending_, has_graphs_, drained_ and stop_; no other lock
-/// is taken under it. next_look_ and gone_since_ belong to the thread.
+/// Called from any thread. `mutex_` guards pending_, has_graphs_, is_compared_, drained_ and stop_;
+/// no other lock is taken under it. next_look_, next_comparison_ and gone_since_ belong to the
+/// thread.
 class Watcher {
  public:
   /// The arguments outlive it.
   Watcher(std::shared_ptr<Gpu> gpu, const BackendInit& init,
           std::shared_ptr<Communicator> communicator, Launcher& launcher, PointToPoint& messages,
-          Failure& failure);
+          Failure& failure, internal::CallHistory& history);
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
@@ -55,6 +57,7 @@ class Watcher {
   bool await_work(States& states);
   void tick(const States& states);
   void look_at_graphs() noexcept;
+  void compare_calls(Clock::time_point now) noexcept;
   void look_at_peers(const States& states, Clock::time_point now);
   void drain() noexcept;
   bool await_idle(Deadline limit) noexcept;
@@ -65,15 +68,18 @@ class Watcher {
   Launcher& launcher_;
   PointToPoint& messages_;
   Failure& failure_;
+  internal::CallHistory& history_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   States pending_;
   bool has_graphs_ = false;
-  bool drained_ = false;  // The group is broken and no operation runs any more.
+  bool is_compared_ = true;  // The calls so far, with those of the peers.
+  bool drained_ = false;     // The group is broken and no operation runs any more.
   bool stop_ = false;
 
   Clock::time_point next_look_{};
+  Clock::time_point next_comparison_{};
   // When a departed rank was first seen to have left.
   std::map<int, Clock::time_point> gone_since_;
   std::thread thread_;

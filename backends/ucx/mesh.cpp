@@ -43,7 +43,7 @@ class Mesh::Ended {
 
 class Mesh::Message final : public mesh::Message {
  public:
-  Message(Mesh& mesh, int peer, void* data, std::size_t bytes, std::uint64_t call)
+  Message(Mesh& mesh, int peer, void* data, std::size_t bytes, const mesh::MessageCall& call)
       : mesh::Message(mesh, peer, call),
         mesh_(mesh),
         worker_(*mesh.worker_),
@@ -154,7 +154,9 @@ void Mesh::watch(const std::weak_ptr<Mesh>& self) {
       });
       // Holds no reference, because the destructor waits for this thread. The weak pointer has
       // expired when the destructor runs on this thread.
-      if (!self.expired() && !stop->requested) look();
+      if (self.expired() || stop->requested) continue;
+      if (const auto cause = look())
+        if (const auto mesh = self.lock()) mesh->fail({.cause = *cause});
     }
   };
   try {
@@ -184,13 +186,18 @@ Mesh::~Mesh() {
     watcher_.join();
   if (is_up()) {
     worker_->flush(Deadline::after(leaving_time));
+    if (const auto sender = worker_->unreceived())
+      log(LogLevel::error,
+          fmt::format("group '{}' has ended, but rank {} has not received a message of rank {}; "
+                      "every send needs a receive with the same tag",
+                      names().group(), names()(rank()), names()(*sender)));
     agreement().leave(0);
   }
   worker_->close();
 }
 
 std::shared_ptr<mesh::Message> Mesh::message(std::pmr::memory_resource& pool, int peer, void* data,
-                                             std::size_t bytes, std::uint64_t call) {
+                                             std::size_t bytes, const mesh::MessageCall& call) {
   return std::allocate_shared<Message>(std::pmr::polymorphic_allocator<Message>(&pool), *this, peer,
                                        data, bytes, call);
 }

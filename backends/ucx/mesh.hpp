@@ -24,8 +24,8 @@ class Mesh final : public mesh::Mesh {
   std::string transport() const override { return transport_; }
   bool wakes_a_thread() const noexcept override { return false; }
   std::shared_ptr<mesh::Message> message(std::pmr::memory_resource& pool, int peer, void* data,
-                                         std::size_t bytes, std::uint64_t call) override;
-  bool end_refused(std::uint64_t call, std::span<const int> ranks, Deadline limit) override;
+                                         std::size_t bytes, const mesh::MessageCall& call) override;
+  bool end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) override;
   void attend() noexcept override { worker_->alert(); }
 
   void watch(const std::weak_ptr<Mesh>& self);  ///< For make_mesh().

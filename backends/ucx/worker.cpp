@@ -422,6 +422,17 @@ void Worker::flush(Deadline limit) {
   for (auto* const handle : handles) drive(handle, limit);
 }
 
+std::optional<int> Worker::unreceived() {
+  Lock lock(*this);
+  if (closing_) return std::nullopt;
+  while (api_.worker_progress(worker_) != 0) {
+  }
+  serve_withdrawals();
+  ucp_tag_recv_info_t info{};
+  if (api_.tag_probe(worker_, 0, 0, 0, &info) == nullptr) return std::nullopt;
+  return static_cast<int>(info.sender_tag >> rank_shift);
+}
+
 void Worker::close_endpoints() {
   if (!report_ends_) return;  // UCX then supports no close by force. Destroying the worker does it.
   ucp_request_param_t force{};

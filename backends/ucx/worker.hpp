@@ -105,6 +105,8 @@ class Worker {
 
   /// Waits until posted messages have been sent.
   void flush(Deadline limit);
+  /// The sender of a message that this rank has not received; empty if there is none.
+  std::optional<int> unreceived();
   /// Ends all connections and requests. UCX does not access the memory of a request after that.
   void close() noexcept;
 

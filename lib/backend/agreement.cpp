@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -21,6 +22,9 @@
 //   refusal/<number>      one refused call
 //   abandoned/<call>/<rank>  the rank sends nothing more for this refused call: "refused" if it
 //                         refused the call itself, "" if it has left it
+//   calls/<group>         the last calls of the rank that got furthest, for a comparison
+//   asked                 the number of times that a rank asked all ranks to compare their calls
+//   ask/<rank>            a message whose other side that rank may have made differently
 //   left/<rank>           the number of collectives that the rank had ended when it left
 //   departures            the number of ranks that have left
 
@@ -61,7 +65,7 @@ Status decode_status(const Bytes& bytes) {
 
 Bytes encode(const Refusal& refusal, int rank) {
   Writer out;
-  out.u64(refusal.call).i32(rank).text(refusal.text);
+  out.u64(refusal.call).i32(rank).u8(refusal.is_difference ? 1 : 0).text(refusal.text);
   return out.take();
 }
 
@@ -70,9 +74,27 @@ Refusal decode_refusal(const Bytes& bytes) {
   Refusal refusal;
   refusal.call = in.u64();
   refusal.rank = in.i32();
+  refusal.is_difference = in.u8() != 0;
   refusal.text = in.text();
   in.end();
   return refusal;
+}
+
+Bytes encode(const MessageSide& side) {
+  Writer out;
+  out.i32(side.rank).u64(side.pair).u64(side.fingerprint).text(side.text);
+  return out.take();
+}
+
+MessageSide decode_message_side(const Bytes& bytes) {
+  Reader in(bytes, Errc::mismatch, "a peer's message");
+  MessageSide side;
+  side.rank = in.i32();
+  side.pair = in.u64();
+  side.fingerprint = in.u64();
+  side.text = in.text();
+  in.end();
+  return side;
 }
 
 Error with_message(const Error& error, Errc code, int rank, const std::string& message,
@@ -265,6 +287,46 @@ std::vector<int> Agreement::await_abandoned(std::uint64_t call, std::span<const 
     if (store_->get_text(key(fmt::format("abandoned/{}", call), r), limit).empty())
       abandoned.push_back(r);
   return abandoned;
+}
+
+std::optional<CallDifference> Agreement::compare_calls(std::string_view group,
+                                                       const GroupNames& names,
+                                                       const PastCalls& mine, bool publish) {
+  if (mine.empty()) return std::nullopt;
+  const auto place = fmt::format("calls/{:x}", call_id(group, 0));
+  const auto own = encode(mine);
+  Bytes held;
+  if (publish) {
+    held = store_->compare_set(place, {}, own);
+  } else if (auto found = peek(*store_, place)) {
+    held = std::move(*found);
+  }
+  if (held.empty() || held == own) return std::nullopt;
+  const auto theirs = decode_past_calls(held);
+  if (theirs.rank != mine.rank)
+    if (auto found = difference(names, mine, theirs)) return found;
+  if (publish && mine.last() > theirs.last()) (void)store_->compare_set(place, held, own);
+  return std::nullopt;
+}
+
+void Agreement::ask_all() {
+  (void)store_->add("asked", 1);
+}
+
+void Agreement::ask(int peer, const MessageSide& mine) {
+  store_->set(key("ask", peer), encode(mine));
+  ask_all();
+}
+
+bool Agreement::is_asked() {
+  const auto count = peek(*store_, "asked");
+  return count && std::exchange(asked_, to_text(*count)) != to_text(*count);
+}
+
+std::optional<MessageSide> Agreement::question() {
+  const auto bytes = peek(*store_, key("ask", rank_));
+  if (!bytes) return std::nullopt;
+  return decode_message_side(*bytes);
 }
 
 void Agreement::leave(std::uint64_t ended) noexcept {

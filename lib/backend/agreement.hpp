@@ -15,6 +15,7 @@
 #include <tutti/error.hpp>
 #include <tutti/store/store.hpp>
 
+#include "backend/call_history.hpp"
 #include "backend/record.hpp"
 
 namespace tutti::internal {
@@ -38,13 +39,22 @@ struct Failure {
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
-/// A call that a rank refused.
+/// A call that a rank refused, or that ranks made differently.
 struct Refusal {
   std::uint64_t call = 0;  ///< call_id() or pair_id().
   int rank = 0;
-  std::string text;  ///< "all_reduce #17: the array is null".
+  std::string text;  ///< "all_reduce #17: the array is null"; of a difference the whole error text.
   /// The rank is in the call, so that it will abandon() it.
   bool entered = false;
+  bool is_difference = false;
+};
+
+/// A send or a receive, as one of its sides knows it.
+struct MessageSide {
+  int rank = 0;            ///< Rank of the Agreement that knows it.
+  std::uint64_t pair = 0;  ///< pair_id().
+  std::uint64_t fingerprint = 0;
+  std::string text{};  ///< "recv f32 [3] from 0 tag 0".
 };
 
 /// Return a hash: call_id() identifies a collective, pair_id() a send and its receive; `rank` is
@@ -103,6 +113,21 @@ class Agreement {
   /// abandoned it. @throws Error timeout at `limit`, and errors of the store.
   std::vector<int> await_abandoned(std::uint64_t call, std::span<const int> ranks, Deadline limit);
 
+  /// Publishes the calls of this rank on the group `group`, unless a rank with a later call has
+  /// published its own; `publish`: false: only compares. Returns the first call that this rank and
+  /// the rank that has published made differently. Takes one to three round trips. @throws Error of
+  /// the store.
+  std::optional<CallDifference> compare_calls(std::string_view group, const GroupNames& names,
+                                              const PastCalls& mine, bool publish);
+  /// Asks all ranks to compare their calls, after this rank has published its own.
+  void ask_all();
+  /// Asks `peer` whether it has made the other side of a message differently. Also asks all.
+  void ask(int peer, const MessageSide& mine);
+  /// True if a rank has asked since the last call of this function. From one thread.
+  bool is_asked();
+  /// The latest question of a peer to this rank; empty if there is none.
+  std::optional<MessageSide> question();
+
   /// Reports that this rank leaves on purpose and has ended its collectives below number `ended`.
   void leave(std::uint64_t ended) noexcept;
   /// True if the rank has called leave(). @throws Error of the store.
@@ -120,6 +145,7 @@ class Agreement {
   int size_;
   std::int64_t numbered_ = 0;  // The last number of a refusal that this rank knows of.
   bool read_all_ = true;
+  std::string asked_;  // The counter's value at the last is_asked().
   // Numbers of refusals not read yet: a rank that failed may never write its refusal.
   std::vector<std::int64_t> unread_;
   mutable std::mutex refused_mutex_;

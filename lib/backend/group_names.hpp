@@ -30,6 +30,10 @@ class GroupNames {
   std::uint64_t first_part(std::uint64_t seq) const noexcept {
     return is_part() ? seq >> whole_->part_bits << whole_->part_bits : seq;
   }
+  /// The number in errors of a call.
+  std::uint64_t shown(std::uint64_t seq) const noexcept {
+    return is_part() ? seq >> whole_->part_bits : seq;
+  }
   /// The number in errors of a rank of this group. Other numbers, such as any_peer: themselves.
   int operator()(int rank) const noexcept {
     const bool known = whole_ != nullptr && rank >= 0 && rank < std::ssize(whole_->ranks);

@@ -1,4 +1,8 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <exception>
 #include <optional>
 #include <string_view>
@@ -7,6 +11,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+
+#include <tutti/version.hpp>
 
 #include "backend/backend_choice.hpp"
 #include "backend/rendezvous.hpp"
@@ -103,22 +109,46 @@ BackendInit init_of(const GroupOptions& o) {
           .checked = *o.checked};
 }
 
-/// Compares the size, the checked mode and the backend's name with those of the rank that joined
-/// first, which publishes them. Without this, ranks that differ would wait for each other until a
-/// timeout.
+/// This process in words, and behind a line feed a number that no other rank has.
+std::string process_of(const GroupOptions& o) {
+  static std::atomic<std::uint64_t> count{0};
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  return fmt::format("process {} on {}\n{} {}", ::getpid(), host.data(), host_of(o.rank), ++count);
+}
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+/// Before anything else, ranks compare how the group is made with the rank that joined first, and
+/// see that no other rank has their number. Without this, ranks that differ would wait for each
+/// other until a timeout. An error ends the creation on all ranks, the first one included.
 void check_made_alike(const GroupOptions& o, Rendezvous& rendezvous) {
   if (o.size == 1) return;
-  const auto mine = fmt::format("size {}, checked mode {} and backend '{}'", o.size,
-                                *o.checked ? "on" : "off", backend_name(o.backend));
-  const auto first = to_text(rendezvous.publish_first(made_with, to_bytes(mine)));
-  if (first != mine)
+  const auto process = process_of(o);
+  const auto mine =
+      fmt::format("size {}, checked mode {}, backend '{}' and tutti {}", o.size,
+                  *o.checked ? "on" : "off", backend_name(o.backend), library_version_string());
+  const auto who = fmt::format("rank {}, {}", o.rank, first_line(process));
+  const auto first =
+      to_text(rendezvous.publish_first(made_with, to_bytes(fmt::format("{}\n{}", mine, who))));
+  if (first_line(first) != mine)
     throw Error(
         Errc::mismatch,
-        fmt::format("group '{}': rank {} was made with {}, the rank that joined first with {}; "
-                    "every rank has to pass the same size, checked mode (GroupOptions::checked, "
-                    "TUTTI_CHECK) and backend",
-                    o.name, o.rank, mine, first),
+        fmt::format("group '{}': {} was made with {}; {}, which joined first, with {}; every rank "
+                    "has to pass the same size, checked mode (GroupOptions::checked, TUTTI_CHECK) "
+                    "and backend, and to run the same version",
+                    o.name, who, mine, first.substr(first.find('\n') + 1), first_line(first)),
         {.group = o.name, .rank = o.rank});
+  const auto other =
+      to_text(rendezvous.publish_first(fmt::format("member/{}", o.rank), to_bytes(process)));
+  if (other != process)
+    throw Error(Errc::mismatch,
+                fmt::format("group '{}': {} and {} both have rank {}; every rank has a number of "
+                            "its own (GroupOptions::rank, TUTTI_RANK)",
+                            o.name, first_line(other), first_line(process), o.rank),
+                {.group = o.name, .rank = o.rank});
 }
 
 std::unique_ptr<Backend> wrap(std::unique_ptr<Backend> backend, const GroupOptions& o) {

@@ -29,13 +29,14 @@ inline Error broken(const Error& cause, std::string_view group = {}) {
 }
 
 /// The error of a call that ended because its group broke: the cause itself if the cause belongs to
-/// this call or if the program aborted the group; otherwise broken(). `call`: the location of the
-/// call.
+/// this call, if the program aborted the group or if ranks made different calls; otherwise
+/// broken(). `call`: the location of the call.
 inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
   const auto& where = cause.where();
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
                    where.operation == call.operation;
-  return own || cause.code() == Errc::aborted ? cause : broken(cause, call.group);
+  const bool of_all = cause.code() == Errc::aborted || cause.code() == Errc::mismatch;
+  return own || of_all ? cause : broken(cause, call.group);
 }
 
 /// The text of an all_to_all whose counts differ between two ranks.

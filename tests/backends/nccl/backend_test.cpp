@@ -247,6 +247,49 @@ TEST_F(Failing, ABrokenDeviceIsNamedAndEndsAll) {
                   {Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, 5s);
 }
 
+TEST_F(Failing, OtherReductionsAreAnErrorWithinTwoSeconds) {
+  for (const int device : {0, 1}) set_faults(device, {.mixes_reductions = true});
+  RankBarrier barrier(2);
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    const auto call = [&](ReduceOp op) { at.group.all_reduce(data, op, {.stream = at.stream()}); };
+    for (int i = 0; i < 3; ++i) call(ReduceOp::sum);
+    call(at.rank == 0 ? ReduceOp::sum : ReduceOp::prod);
+    for (int i = 0; i < 100; ++i) call(ReduceOp::sum);
+    barrier.wait();
+    const auto start = SteadyClock::now();
+    expect_error({Errc::mismatch, Errc::aborted}, {"rank 0: ", "rank 1: ", "all_reduce #"}, [&] {
+      while (SteadyClock::now() - start < 5s) {
+        std::this_thread::sleep_for(10ms);
+        call(ReduceOp::sum);
+      }
+    });
+    EXPECT_LT(SteadyClock::now() - start, 2s);
+    barrier.wait();
+    at.free(data);
+  });
+}
+
+TEST_F(Failing, ACallThatDiffersAtTheEndIsNamedWithBothSides) {
+  for (const int device : {0, 1}) set_faults(device, {.mixes_reductions = true});
+  RankBarrier barrier(2);
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    at.group.all_reduce(data, at.rank == 0 ? ReduceOp::sum : ReduceOp::prod,
+                        {.stream = at.stream()});
+    barrier.wait();
+    const auto start = SteadyClock::now();
+    // No further call: the group breaks by itself.
+    while (SteadyClock::now() - start < 1900ms) std::this_thread::sleep_for(10ms);
+    expect_error({Errc::mismatch, Errc::aborted}, {"all_reduce #0 sum", "all_reduce #0 prod"},
+                 [&] { at.group.barrier(); });
+    barrier.wait();
+    at.free(data);
+  });
+}
+
 TEST_F(Failing, AbortEndsACallThatWaitsForTheOtherRank) {
   RankBarrier barrier(2);
   on_groups(2, [&](const Member& at) {

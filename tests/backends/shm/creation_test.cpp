@@ -469,7 +469,8 @@ TEST(ShmCreation, LeavesTheKeysOfItsRanks) {
   });
   std::set<std::string> keys{"world/groups"};
   for (const std::string group : {"world/0/", "world/1/"})
-    for (const auto* key : {"made_with", "hosts/0", "hosts/1", "shm/rank/0", "shm/rank/1"})
+    for (const auto* key :
+         {"made_with", "member/0", "member/1", "hosts/0", "hosts/1", "shm/rank/0", "shm/rank/1"})
       keys.insert(group + key);
   EXPECT_EQ(store->written(), keys);
 }

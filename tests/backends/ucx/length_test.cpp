@@ -63,7 +63,7 @@ TEST_P(UcxLength, ThatDiffersIsNamedWithBothNumbers) {
       std::vector<std::byte> data(std::max(sent, expected) + 1);
       if (rank == 0) {
         if (early) barrier.wait();
-        const auto message = group->mesh->message(pool, 1, data.data(), sent, 0);
+        const auto message = group->mesh->message(pool, 1, data.data(), sent, {});
         message->send(7);
         if (!early) barrier.wait();
         try {
@@ -77,7 +77,7 @@ TEST_P(UcxLength, ThatDiffersIsNamedWithBothNumbers) {
         barrier.wait();
         std::this_thread::sleep_for(20ms);
       }
-      const auto message = group->mesh->message(pool, 0, data.data(), expected, 0);
+      const auto message = group->mesh->message(pool, 0, data.data(), expected, {});
       message->recv(7, true);
       if (early) barrier.wait();
       try {
@@ -107,7 +107,7 @@ TEST(UcxLengths, AtMostTheArrayAreReceived) {
     const auto mesh = mesh_of(store, rank);
     std::vector<int> data(4, rank);
     auto& pool = *std::pmr::new_delete_resource();
-    const auto message = mesh->message(pool, 1 - rank, data.data(), rank == 0 ? 8 : 16, 0);
+    const auto message = mesh->message(pool, 1 - rank, data.data(), rank == 0 ? 8 : 16, {});
     rank == 0 ? message->send(7) : message->recv(7, false);
     message->wait(Deadline::after(10s));
     if (rank == 1) {

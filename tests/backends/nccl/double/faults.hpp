@@ -21,6 +21,7 @@ struct Faults {
   std::string fails{};                     ///< The next call of this function, "ncclAllReduce",
   ncclResult_t with = ncclInternalError;   ///< fails so.
   cudaError_t sticky = cudaSuccess;        ///< The result of every CUDA call on the device.
+  bool mixes_reductions = false;           ///< Ranks may pass different ones, as NCCL lets them.
   std::size_t pinned_room = SIZE_MAX;      ///< The total of pinned bytes.
 };
 

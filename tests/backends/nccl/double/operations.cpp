@@ -28,15 +28,16 @@ bool is_in_place_or_apart(const Operation& operation) {
   return in == out;
 }
 
-bool matches(const Operation& a, const Operation& b) {
+bool matches(const Operation& a, const Operation& b, bool mixes_reductions) {
   return a.function == b.function && a.count == b.count && a.type == b.type &&
-         a.how.op == b.how.op && a.root == b.root && a.replayed == b.replayed;
+         (a.how.op == b.how.op || mixes_reductions) && a.root == b.root && a.replayed == b.replayed;
 }
 
 /// Puts an operation among those of its clique, and compares it with its partners.
 void enlist(Machine& here, const std::string& who, const std::shared_ptr<Operation>& operation) {
   Comm& comm = *operation->comm;
   Clique& clique = *comm.clique;
+  const bool mixes = here.devices[Machine::index(comm.device)].faults.mixes_reductions;
   const auto compare = [&](const std::shared_ptr<Operation>& other, bool equal) {
     if (equal) return;
     operation->wrong = true;
@@ -50,7 +51,7 @@ void enlist(Machine& here, const std::string& who, const std::shared_ptr<Operati
     all.resize(static_cast<std::size_t>(clique.size));
     for (const auto& other : all)
       if (other != nullptr) {
-        compare(other, matches(*operation, *other));
+        compare(other, matches(*operation, *other, mixes));
         break;
       }
     all[Machine::index(comm.rank)] = operation;

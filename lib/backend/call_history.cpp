@@ -1,0 +1,221 @@
+#include "backend/call_history.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "backend/fingerprint.hpp"
+#include "values/hash.hpp"
+
+namespace tutti::internal {
+namespace {
+
+constexpr auto acquire = std::memory_order_acquire;
+constexpr auto relaxed = std::memory_order_relaxed;
+constexpr auto release = std::memory_order_release;
+
+/// Of PastCall::entry, in one word.
+std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
+  const auto dtype =
+      first.in.data != nullptr || first.out.data == nullptr ? first.in.dtype : first.out.dtype;
+  return static_cast<std::uint64_t>(first.kind) | static_cast<std::uint64_t>(dtype) << 8 |
+         static_cast<std::uint64_t>(first.reduce.kind) << 16 |
+         static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xff)) << 24 |
+         static_cast<std::uint64_t>(static_cast<std::uint32_t>(first.root)) << 32;
+}
+
+void unpack(std::uint64_t what, TraceEntry& entry) noexcept {
+  entry.operation = static_cast<Operation>(what & 0xff);
+  entry.dtype = static_cast<DType>(what >> 8 & 0xff);
+  entry.reduce = static_cast<ReduceOp::Kind>(what >> 16 & 0xff);
+  entry.ops = static_cast<std::uint32_t>(what >> 24 & 0xff);
+  entry.peer = static_cast<std::int32_t>(what >> 32);
+}
+
+std::uint64_t chain(std::uint64_t before, std::uint64_t call) noexcept {
+  Hash hash;
+  hash.add(before);
+  hash.add(call);
+  return hash.value();
+}
+
+}  // namespace
+
+void CallHistory::write(Slot& slot, std::uint64_t index, std::uint64_t seq,
+                        std::uint64_t fingerprint, const Op& first, std::size_t ops) noexcept {
+  slot.version.store(0, relaxed);  // Ordered before the release stores below.
+  slot.seq.store(seq, release);
+  slot.fingerprint.store(fingerprint, release);
+  slot.before.store(chain_, release);
+  slot.what.store(pack(first, ops), release);
+  slot.bytes.store(
+      static_cast<std::int64_t>(first.in.data != nullptr ? first.in.bytes() : first.out.bytes()),
+      release);
+  slot.version.store(index + 1, release);
+}
+
+std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noexcept {
+  if (const auto first = names_.first_part(call.seq); first != first_ || !names_.is_part()) {
+    if (present_ != 0) chain_ = chain(chain_, present_);
+    present_ = 0;
+    first_ = first;
+  }
+  present_ = chain(present_, call.fingerprint) | 1;
+  const Op* shown = ops.data();
+  for (const auto& op : ops)
+    if (is_point_to_point(shown->kind)) shown = &op;
+  const auto index = count_.load(relaxed);
+  write(slots_[index % length], index, call.seq, call.fingerprint, *shown, ops.size());
+  if (call.seq >= next_mark_) {
+    const auto mark = call.seq / mark_distance;
+    if (call.seq % mark_distance == 0)
+      write(marks_[mark % length], mark, call.seq, call.fingerprint, *shown, ops.size());
+    next_mark_ = (mark + 1) * mark_distance;
+  }
+  count_.store(index + 1, release);
+  return chain_;
+}
+
+void CallHistory::take_back() noexcept {
+  present_ = 0;
+  auto count = count_.load(relaxed);
+  while (count > 0) {
+    auto& slot = slots_[(count - 1) % length];
+    if (slot.version.load(relaxed) != count || names_.first_part(slot.seq.load(relaxed)) != first_)
+      break;
+    slot.version.store(0, release);
+    --count;
+  }
+  count_.store(count, release);
+}
+
+std::optional<PastCall> CallHistory::read(const Slot& slot) {
+  const auto version = slot.version.load(acquire);
+  PastCall call;
+  call.entry.seq = slot.seq.load(acquire);
+  call.fingerprint = slot.fingerprint.load(acquire);
+  call.before = slot.before.load(acquire);
+  unpack(slot.what.load(acquire), call.entry);
+  call.entry.bytes = slot.bytes.load(acquire);
+  if (version == 0 || slot.version.load(relaxed) != version) return std::nullopt;
+  return call;
+}
+
+PastCalls CallHistory::take() const {
+  PastCalls taken{.rank = rank_};
+  for (const auto& slot : slots_)
+    if (auto call = read(slot)) taken.calls.push_back(std::move(*call));
+  std::ranges::sort(taken.calls, {}, [](const PastCall& call) { return call.entry.seq; });
+  for (const auto& slot : marks_)
+    if (const auto call = read(slot)) taken.marks.push_back({call->entry.seq, call->before});
+  return taken;
+}
+
+bool CallHistory::has_changed() noexcept {
+  return std::exchange(seen_, count_.load(acquire)) != seen_;
+}
+
+Bytes encode(const PastCalls& calls) {
+  Writer out;
+  out.i32(calls.rank).u32(static_cast<std::uint32_t>(calls.calls.size()));
+  for (const auto& call : calls.calls) {
+    const auto& e = call.entry;
+    out.u64(e.seq).u64(call.fingerprint).u64(call.before);
+    out.u8(static_cast<std::uint8_t>(e.operation)).u8(static_cast<std::uint8_t>(e.dtype));
+    out.u8(static_cast<std::uint8_t>(e.reduce)).u32(e.ops).i32(e.peer).i64(e.bytes);
+    out.text(call.text);
+  }
+  out.u32(static_cast<std::uint32_t>(calls.marks.size()));
+  for (const auto& [seq, before] : calls.marks) out.u64(seq).u64(before);
+  return out.take();
+}
+
+PastCalls decode_past_calls(const Bytes& bytes) {
+  Reader in(bytes, Errc::mismatch, "a peer's last calls");
+  PastCalls calls{.rank = in.i32()};
+  for (auto left = in.u32(); left > 0; --left) {
+    auto& call = calls.calls.emplace_back();
+    auto& e = call.entry;
+    e.seq = in.u64();
+    call.fingerprint = in.u64();
+    call.before = in.u64();
+    e.operation = static_cast<Operation>(in.u8());
+    e.dtype = static_cast<DType>(in.u8());
+    e.reduce = static_cast<ReduceOp::Kind>(in.u8());
+    e.ops = in.u32();
+    e.peer = in.i32();
+    e.bytes = in.i64();
+    call.text = in.text();
+  }
+  for (auto left = in.u32(); left > 0; --left) {
+    const auto seq = in.u64();
+    calls.marks.push_back({seq, in.u64()});
+  }
+  in.end();
+  return calls;
+}
+
+std::optional<CallDifference> difference(const GroupNames& names, const PastCalls& mine,
+                                         const PastCalls& theirs) {
+  const auto words = [&](const PastCall& call, const PastCalls& of) {
+    if (!call.text.empty()) return fmt::format("{} #{}", call.text, names.shown(call.entry.seq));
+    auto entry = call.entry;
+    entry.seq = names.shown(entry.seq);
+    if (entry.peer >= 0) entry.peer = names(entry.peer);
+    entry.state = &call == &of.calls.back() ? TraceEntry::State::running : TraceEntry::State::done;
+    return to_string(entry);
+  };
+  const auto found = [&](Operation operation, std::uint64_t seq, const std::string& own,
+                         const std::string& other) {
+    const bool first = mine.rank < theirs.rank;
+    return CallDifference{
+        operation, seq,
+        fmt::format("ranks made different calls: rank {}: {}; rank {}: {}; every rank has to make "
+                    "the same calls in the same order",
+                    names(first ? mine.rank : theirs.rank), first ? own : other,
+                    names(first ? theirs.rank : mine.rank), first ? other : own),
+        seq == mine.last() && seq == theirs.last()};
+  };
+  const auto seq_of = [](const PastCall& call) { return call.entry.seq; };
+  if (mine.empty() || theirs.empty()) return std::nullopt;
+  const auto none = [&](std::uint64_t seq) {
+    return fmt::format("no call #{}, which it refused or which failed", names.shown(seq));
+  };
+  const PastCall* only_mine = nullptr;
+  const PastCall* only_theirs = nullptr;
+  const auto first = mine.calls.size() < CallHistory::length ? 0 : seq_of(mine.calls.front());
+  for (const auto& call : theirs.calls)
+    if (call.entry.seq >= first && call.entry.seq < mine.last() &&
+        !std::ranges::binary_search(mine.calls, call.entry.seq, {}, seq_of))
+      only_theirs = &call;
+  for (const auto& own : mine.calls) {
+    const auto seq = own.entry.seq;
+    const auto other = std::ranges::lower_bound(theirs.calls, seq, {}, seq_of);
+    if (other == theirs.calls.end() || other->entry.seq != seq) {
+      if (seq < theirs.last() &&
+          (theirs.calls.size() < CallHistory::length || seq > seq_of(theirs.calls.front())))
+        only_mine = &own;
+      continue;
+    }
+    if (own.fingerprint != other->fingerprint)
+      return found(own.entry.operation, seq, words(own, mine), words(*other, theirs));
+    if (own.before == other->before) continue;
+    if (only_mine != nullptr)
+      return found(only_mine->entry.operation, only_mine->entry.seq, words(*only_mine, mine),
+                   none(only_mine->entry.seq));
+    if (only_theirs != nullptr)
+      return found(only_theirs->entry.operation, only_theirs->entry.seq,
+                   none(only_theirs->entry.seq), words(*only_theirs, theirs));
+    const auto before = fmt::format("another call before {}", words(own, mine));
+    return found(own.entry.operation, seq, before, before);
+  }
+  for (const auto& own : mine.marks)
+    for (const auto& other : theirs.marks)
+      if (own[0] == other[0] && own[1] != other[1]) {
+        const auto before = fmt::format("another call before #{}", names.shown(own[0]));
+        return found(mine.calls.back().entry.operation, own[0], before, before);
+      }
+  return std::nullopt;
+}
+
+}  // namespace tutti::internal

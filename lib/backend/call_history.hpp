@@ -1,0 +1,106 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tutti/backend/backend.hpp>
+#include <tutti/trace.hpp>
+
+#include "backend/group_names.hpp"
+#include "values/bytes.hpp"
+
+namespace tutti::internal {
+
+/// A collective that a rank has made.
+struct PastCall {
+  TraceEntry entry{};  ///< Without time and name.
+  std::uint64_t fingerprint = 0;
+  std::uint64_t before = 0;  ///< A hash of all collectives before this one.
+  std::string text{};        ///< The call in words; empty: those of `entry`.
+};
+
+/// The last collectives of a rank at one moment, oldest first. A fact about each call: it does not
+/// change afterwards.
+struct PastCalls {
+  int rank = -1;  ///< In the group.
+  std::vector<PastCall> calls{};
+  /// Every 1024th call's number and PastCall::before, for ranks that are many calls apart.
+  std::vector<std::array<std::uint64_t, 2>> marks{};
+
+  bool empty() const noexcept { return calls.empty(); }
+  std::uint64_t last() const noexcept { return calls.back().entry.seq; }
+};
+
+/// For peers, through the store. @throws Error of the reader.
+Bytes encode(const PastCalls& calls);
+PastCalls decode_past_calls(const Bytes& bytes);
+
+/// A call that two ranks made differently.
+struct CallDifference {
+  Operation operation{};  ///< This rank's, of the first such call that a rank still knows.
+  std::uint64_t seq = 0;
+  std::string text{};    ///< Names both sides.
+  bool is_last = false;  ///< The last call of both ranks.
+};
+std::optional<CallDifference> difference(const GroupNames& names, const PastCalls& mine,
+                                         const PastCalls& theirs);
+
+/// The last collectives of one rank on a group. Ranks that compare theirs find a difference even
+/// if no rank waited in the call that differed, such as a broadcast with two roots.
+///
+/// begin() and take_back() are called in the call's turn, take() from any thread.
+class CallHistory {
+ public:
+  static constexpr std::size_t length = 64;
+  static constexpr std::uint64_t mark_distance = 1024;
+
+  CallHistory(GroupNames names, int rank) : names_(std::move(names)), rank_(rank) {}
+
+  const GroupNames& names() const noexcept { return names_; }
+
+  /// Records a call, and returns the hash of all calls before it. Calls that serve one call of a
+  /// whole group (WholeGroup) count as one.
+  std::uint64_t begin(std::span<const Op> ops, const Call& call) noexcept;
+  /// Forgets the last call, which has ended on all ranks with an error that leaves the group
+  /// usable. A rank that refused it has not recorded it.
+  void take_back() noexcept;
+
+  PastCalls take() const;
+  /// True if calls have begun since the last call of this function. From one thread.
+  bool has_changed() noexcept;
+
+ private:
+  // A slot is a sequence lock: `version` is its index + 1, and 0 during a write.
+  struct alignas(64) Slot {
+    std::atomic<std::uint64_t> version{0};
+    std::atomic<std::uint64_t> seq{0};
+    std::atomic<std::uint64_t> fingerprint{0};
+    std::atomic<std::uint64_t> before{0};
+    std::atomic<std::uint64_t> what{0};
+    std::atomic<std::int64_t> bytes{0};
+  };
+  void write(Slot& slot, std::uint64_t index, std::uint64_t seq, std::uint64_t fingerprint,
+             const Op& first, std::size_t ops) noexcept;
+  static std::optional<PastCall> read(const Slot& slot);
+
+  GroupNames names_;
+  int rank_;
+  // Of the thread in whose turn a call is.
+  std::uint64_t chain_ = 0;    // A hash of all calls before the present one.
+  std::uint64_t present_ = 0;  // A hash of the present one, and of it alone.
+  std::uint64_t first_ = 0;    // GroupNames::first_part() of the present one.
+  std::uint64_t next_mark_ = 0;
+
+  std::atomic<std::uint64_t> count_{0};
+  std::uint64_t seen_ = 0;  // By has_changed().
+  std::array<Slot, length> slots_;
+  std::array<Slot, length> marks_;
+};
+
+}  // namespace tutti::internal
