@@ -153,6 +153,16 @@ class ProcessGroup {
     return subset(std::span(ranks.begin(), ranks.size()), options);
   }
 
+  /// Collective of the ranks that are left: makes a new group of those that call it, in the order
+  /// of their ranks here, with the options of this group. Works after this group has broken, too,
+  /// and any number of times. A rank in `lost`, or that the cause of the failure names as lost, is
+  /// waited for only if it has called; any other rank for `patience`. The list of the first rank
+  /// that has one counts. Through the store: one key per rank. As GroupOptions::timeout limits the
+  /// making of the group, a rank that dies meanwhile is an error, after which ranks may call again.
+  /// @throws Error peer_lost if the others did not wait for this rank; what create() throws.
+  ProcessGroup shrink(std::span<const int> lost = {},
+                      std::chrono::nanoseconds patience = std::chrono::seconds(2));
+
   /// Collective, with equal byte counts: registers a block with the transport; see Registration.
   /// The host waits for all ranks. On the wire: 16 bytes per rank and the transport's exchange.
   /// @throws Error invalid_argument, mismatch, unsupported (also while options.stream is captured).

@@ -72,6 +72,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options);
+  ProcessGroup shrink(std::span<const int> lost, std::chrono::nanoseconds patience);
   Registration register_memory(const TensorView& block, const CallOptions& options);
   Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
   Memory& staging_memory() noexcept { return backend_->staging_memory(); }
@@ -173,6 +174,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   int rank_in_hosts(int rank) const {
     return ranks_in_hosts_.empty() ? rank : ranks_in_hosts_[static_cast<std::size_t>(rank)];
   }
+  std::vector<int> find_left(Store& store, std::span<const int> lost,
+                             std::chrono::nanoseconds patience) const;
   ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
 
   GroupOptions options_;
@@ -198,6 +201,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   mutable std::optional<Error> cause_;
   mutable bool report_cause_ = false;
   std::uint64_t splits_ = 0;
+  int shrinks_ = 0;
   Tensor barrier_byte_{};
 
   std::unique_ptr<Backend> backend_;  // Last member: destroyed first.

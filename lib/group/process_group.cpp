@@ -172,6 +172,10 @@ std::optional<ProcessGroup> ProcessGroup::split(int color, int key, const CallOp
   return core().split(color, key, options);
 }
 
+ProcessGroup ProcessGroup::shrink(std::span<const int> lost, std::chrono::nanoseconds patience) {
+  return core().shrink(lost, patience);
+}
+
 std::optional<ProcessGroup> ProcessGroup::subset(std::span<const int> ranks,
                                                  const CallOptions& options) {
   return core().subset(ranks, options);

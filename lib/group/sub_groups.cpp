@@ -7,6 +7,7 @@
 
 #include "backend/rendezvous.hpp"
 #include "group/core.hpp"
+#include "values/bytes.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
@@ -137,6 +138,63 @@ std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallO
   const auto me = std::ranges::find(ranks, bounds_.rank);
   if (me == ranks.end()) return std::nullopt;
   return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
+}
+
+/// The ranks that have called shrink() for this attempt, whose keys are those of `store`.
+std::vector<int> Core::find_left(Store& store, std::span<const int> lost,
+                                 std::chrono::nanoseconds patience) const {
+  const auto key = [](int rank) { return fmt::format("called/{}", rank); };
+  store.set(key(bounds_.rank), "");
+  const auto limit = Deadline::after(patience);
+  std::vector<int> left;
+  for (int r = 0; r < bounds_.size; ++r) {
+    try {
+      const bool waits = std::ranges::find(lost, r) == lost.end();
+      if (waits) (void)store.get(key(r), limit);
+      if (waits || store.try_get(key(r))) left.push_back(r);
+    } catch (const Error& error) {
+      if (error.code() != Errc::timeout) throw;
+    }
+  }
+  Writer list;
+  list.list(std::vector<std::int64_t>(left.begin(), left.end()));
+  const auto first = store.compare_set("left", {}, list.bytes());
+  Reader in(first, Errc::backend, "the list of the ranks that are left");
+  const auto agreed = in.list();
+  in.end();
+  return {agreed.begin(), agreed.end()};
+}
+
+ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds patience) {
+  constexpr std::string_view what = "shrink";
+  if (fork_guard_.forked()) throw_unusable(what);
+  std::vector<int> known(lost.begin(), lost.end());
+  for (const int r : known)
+    if (r < 0 || r >= bounds_.size || r == bounds_.rank)
+      failf(Errc::invalid_argument,
+            "shrink: rank {} is in the list of lost ranks; list other ranks than this one ({}), of "
+            "0 to {}",
+            r, bounds_.rank, bounds_.size - 1);
+  if (const auto cause = backend_->failure(); cause && cause->code() == Errc::peer_lost)
+    known.push_back(cause->where().rank);
+  const auto attempt = fmt::format("shrink/{}/", shrinks_++);
+  auto o = options_;
+  o.store = make_prefix_store(options_.store, attempt);
+  const auto left = find_left(*o.store, known, patience);
+  const auto me = std::ranges::find(left, bounds_.rank);
+  if (me == left.end())
+    throw Error(Errc::peer_lost,
+                fmt::format("rank {} called after the other ranks had agreed on the ranks {}; call "
+                            "within their patience",
+                            bounds_.rank, fmt::join(left, " ")),
+                {.group = options_.name, .operation = std::string(what), .rank = bounds_.rank});
+  o.rank = static_cast<int>(me - left.begin());
+  o.size = static_cast<int>(left.size());
+  o.adopt.reset();
+  o.store = make_prefix_store(o.store, "group/");
+  std::vector<int> in_hosts;
+  for (const int r : left) in_hosts.push_back(rank_in_hosts(r));
+  return create_over(o, hosts_, std::move(in_hosts));
 }
 
 void Core::check_block(const TensorView& block) const {

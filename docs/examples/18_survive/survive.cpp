@@ -1,5 +1,5 @@
-// Four processes train a network, and one is killed in the middle of a step. The other three make a
-// new group and train on.
+// Four processes train a network, and one is killed in the middle of a step. The other three go on
+// as a smaller group.
 
 #include <signal.h>
 #include <stdlib.h>
@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <sstream>
@@ -32,39 +31,6 @@ constexpr int killed = 1;
 constexpr int killed_in_step = 100;
 constexpr int steps = 300;
 constexpr double rate = 0.5;
-constexpr auto time_to_report = 2s;
-
-/// The numbers of the processes of a group, in the order of their ranks.
-using Members = std::vector<int>;
-
-std::string to_text(const Members& members) {
-  std::string text;
-  for (const int member : members) text += (text.empty() ? "" : " ") + std::to_string(member);
-  return text;
-}
-
-/// Agrees with the other survivors on the members of the next group. A process that does not report
-/// in time is left out.
-Members agree(tutti::Store& store, const Members& before, int me, int generation) {
-  const auto prefix = "generation " + std::to_string(generation);
-  const auto key = [&](int member) { return prefix + " has " + std::to_string(member); };
-  store.set(key(me), "");
-  Members alive;
-  const auto deadline = tutti::Deadline::after(time_to_report);
-  for (const int member : before) {
-    try {
-      store.get(key(member), deadline);
-      alive.push_back(member);
-    } catch (const tutti::Error& error) {
-      if (error.code() != tutti::Errc::timeout) throw;
-    }
-  }
-  // The first list counts, on all processes.
-  const std::string mine = to_text(alive);
-  const tutti::Bytes agreed = store.compare_set(prefix, {}, std::as_bytes(std::span(mine)));
-  std::istringstream list(std::string(reinterpret_cast<const char*>(agreed.data()), agreed.size()));
-  return {std::istream_iterator<int>(list), {}};
-}
 
 bool has_parameters_of_rank_0(tutti::ProcessGroup& group, mlp::Network<double>& network) {
   bool equal = true;
@@ -82,23 +48,17 @@ std::string train(const std::shared_ptr<tutti::Store>& store, int me) {
   const auto data = mlp::make_spirals();
   mlp::Network<double> network({2, 16, 1}, me);
   std::string lines;
-  Members members;
-  for (int i = 0; i < processes; ++i) members.push_back(i);
-  int step = 0;
-  for (int generation = 0; step < steps; ++generation) {
-    const auto rank = std::ranges::find(members, me) - members.begin();
-    if (rank == std::ssize(members)) return lines + "left out\n";
+  auto group = tutti::ProcessGroup::create({
+      .backend = "gloo",
+      .store = store,
+      .rank = me,
+      .size = processes,
+      .timeout = 30s,
+      .logger = [](tutti::LogLevel, std::string_view) {},  // The broken group is expected.
+  });
+  for (int step = 0; step < steps;) {
     try {
-      auto group = tutti::ProcessGroup::create({
-          .backend = "gloo",
-          .store = store,
-          .rank = static_cast<int>(rank),
-          .size = static_cast<int>(members.size()),
-          .timeout = 30s,
-          .name = "generation " + std::to_string(generation),
-          .logger = [](tutti::LogLevel, std::string_view) {},  // The broken group is expected.
-      });
-      // The new rank 0 gives its parameters and its step: another rank may have ended one more.
+      // Rank 0 gives its parameters and its step: another rank may have ended one more.
       tutti::ddp::GradientReducer reducer(group, network.parameters(),
                                           {.first_bucket_cap = 256, .divisor = 1});
       group.broadcast(std::span(&step, 1), 0);
@@ -119,8 +79,7 @@ std::string train(const std::shared_ptr<tutti::Store>& store, int me) {
     } catch (const tutti::Error& error) {
       if (error.code() != tutti::Errc::peer_lost && error.code() != tutti::Errc::aborted) throw;
       lines += "lost a peer in step " + std::to_string(step) + "\n";
-      members = agree(*store, members, me, generation);
-      lines += "agreed on the processes " + to_text(members) + "\n";
+      group = group.shrink();
     }
   }
   char loss[64];
