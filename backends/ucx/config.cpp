@@ -19,6 +19,18 @@ bool has_tcp(std::string_view list) {
   return named || list.empty() || list.find("all") != list.npos;
 }
 
+/// True for a UCX that completes a send without a copy twice if the peer has died: the TCP
+/// transport when it discards the connection, and again when the failed write returns
+/// (uct_tcp_ep_sendv() in src/uct/tcp/tcp_ep.c). A build with assertions, such as Debian's 1.13.1,
+/// then aborts the process.
+bool completes_failed_sends_twice(const UcxApi& api) {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  api.get_version(&major, &minor, &release);
+  return major == 1 && minor < 14;
+}
+
 }  // namespace
 
 Config::Config(const UcxApi& api) : api_(api) {
@@ -35,14 +47,23 @@ Config::Config(const UcxApi& api, std::string_view transports) : Config(api) {
   if (!is_set("KEEPALIVE_INTERVAL"))
     check(api, api.config_modify(config_, "KEEPALIVE_INTERVAL", "1s"),
           "setting UCX_KEEPALIVE_INTERVAL");
+  if (!has_tcp(list)) return;
   // UCX sends large messages over TCP in segments of this size if it detects failures; its default
-  // of 64 KiB costs a fifth of the rate. A segment holds a message of 512 KiB and its headers. UCX
-  // 1.13 knows the option by the name without TCP_, newer ones by the name with it, older ones not
-  // at all.
+  // of 64 KiB costs a fifth of the rate. A segment holds a message of 512 KiB and its headers.
   constexpr const char* segment = "528k";
-  if (has_tcp(list) && !is_set("TCP_RX_SEG_SIZE") &&
-      api.config_modify(config_, "RX_SEG_SIZE", segment) != UCS_OK)
-    (void)api.config_modify(config_, "TCP_RX_SEG_SIZE", segment);
+  if (!is_set("TCP_RX_SEG_SIZE")) set_tcp("RX_SEG_SIZE", segment);
+  if (!completes_failed_sends_twice(api) || is_set("ZCOPY_THRESH")) return;
+  check(api, api.config_modify(config_, "ZCOPY_THRESH", "inf"), "setting UCX_ZCOPY_THRESH");
+  // The copies are as large as the segments of the receiver; UCX's default of 8 KiB would cost half
+  // of the rate. UCX refuses a larger size than that of the receiver's segments.
+  if (!is_set("TCP_TX_SEG_SIZE") && !is_set("TCP_RX_SEG_SIZE")) set_tcp("TX_SEG_SIZE", segment);
+}
+
+/// UCX 1.13 knows these options by the name without TCP_, newer ones by the name with it, older
+/// ones not at all.
+void Config::set_tcp(const char* option, const char* value) {
+  if (api_.config_modify(config_, option, value) != UCS_OK)
+    (void)api_.config_modify(config_, fmt::format("TCP_{}", option).c_str(), value);
 }
 
 }  // namespace tutti::backend::ucx

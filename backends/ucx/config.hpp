@@ -19,6 +19,7 @@ class Config {
 
  private:
   explicit Config(const UcxApi& api);
+  void set_tcp(const char* option, const char* value);
 
   const UcxApi& api_;
   ucp_config_t* config_ = nullptr;

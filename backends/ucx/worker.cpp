@@ -44,10 +44,7 @@ class Worker::Lock {
  public:
   explicit Lock(Worker& worker)
       : worker_(worker), lock_(worker.mutex_, std::try_to_lock), log_(worker.collector_) {
-    if (lock_) return;
-    worker.wanting_.fetch_add(1);
-    lock_.lock();
-    worker.wanting_.fetch_sub(1);
+    if (!lock_) take();
   }
   ~Lock() {
     log_.reset();
@@ -56,6 +53,13 @@ class Worker::Lock {
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
   std::unique_lock<std::mutex>& get() noexcept { return lock_; }
+  /// Locks again. A thread that makes progress would otherwise keep the lock: while UCX has events
+  /// that it cannot handle, because the peer has died, that thread does not sleep.
+  void take() {
+    worker_.wanting_.fetch_add(1);
+    lock_.lock();
+    worker_.wanting_.fetch_sub(1);
+  }
   /// Calls the logger with UCX's lines, without the lock. The caller makes no progress: the logger
   /// may close the worker, which waits for that.
   void log_lines() {
@@ -309,7 +313,7 @@ void Worker::sleep(Lock& lock, int other, std::chrono::milliseconds time) {
   ++polling_threads_;
   lock.get().unlock();
   (void)::poll(events.data(), events.size(), static_cast<int>(time.count()));
-  lock.get().lock();
+  lock.take();
   --polling_threads_;
   if (closing_) changed_.notify_all();
 }
@@ -398,7 +402,7 @@ void Worker::attend(std::chrono::milliseconds time) {
       pollfd event{event_.descriptor(), POLLIN, 0};
       lock.get().unlock();
       (void)::poll(&event, 1, static_cast<int>(rest.count()));
-      lock.get().lock();
+      lock.take();
     }
     if (event_.clear()) return;
   }

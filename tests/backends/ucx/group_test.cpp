@@ -9,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -39,6 +40,32 @@ void expect_usable(ProcessGroup& group) {
   std::vector<float> data(1000, 1.0F);
   group.all_reduce(data);
   EXPECT_EQ(data, std::vector<float>(1000, static_cast<float>(group.size())));
+}
+
+/// Ranks send large arrays in a ring until rank 1 is killed. Over TCP this once aborted survivors,
+/// over shared memory they noticed it only at the deadline of 20 s.
+void kill_a_rank_in_a_ring(const std::string& backend, std::size_t bytes,
+                           std::chrono::milliseconds after) {
+  on_processes({.size = 4, .dies = 1}, [&](RankProcess& rank) {
+    auto options = options_of(rank, backend);
+    options.logger = [](LogLevel, std::string_view) {};
+    auto group = ProcessGroup::create(options);
+    const std::vector<std::uint8_t> data(bytes, 1);
+    std::vector<std::uint8_t> from(bytes);
+    group.barrier();
+    std::thread killer;
+    if (rank.rank() == 1)
+      killer = std::thread([&] {
+        std::this_thread::sleep_for(after);
+        ::raise(SIGKILL);
+      });
+    const auto start = Clock::now();
+    expect_error({Errc::peer_lost, Errc::aborted}, {"rank 1"}, [&] {
+      for (;;) group.sendrecv(data, (rank.rank() + 1) % 4, from, (rank.rank() + 3) % 4);
+    });
+    EXPECT_LT(Clock::now() - start, after + 3s * patience());
+    return std::string();
+  });
 }
 
 class UcxTransports : public testing::TestWithParam<std::string> {};
@@ -74,6 +101,16 @@ TEST_P(UcxTransports, CarryEverySizeOfMessage) {
     }
     return std::string();
   });
+}
+
+TEST_P(UcxTransports, ReportAPeerThatDiesDuringLargeMessages) {
+  for (const auto after : {37ms, 91ms, 140ms})
+    kill_a_rank_in_a_ring("ucx:" + GetParam(), GetParam() == "tcp" ? 32 * MiB : 4 * MiB, after);
+}
+
+TEST(Ucx, SlowNoSurvivorAbortsWhenAPeerDiesDuringLargeMessages) {
+  for (int trial = 0; trial < 120; ++trial)
+    kill_a_rank_in_a_ring("ucx:tcp", 32 * MiB, std::chrono::milliseconds(20 + 37 * trial % 250));
 }
 
 TEST(Ucx, HandlesNoSignals) {
