@@ -79,7 +79,9 @@ class Worker::Lock {
 
  private:
   void deliver() noexcept {
-    const auto lines = std::exchange(worker_.lines_, {});
+    auto lines = std::exchange(worker_.lines_, {});
+    if (const auto more = std::exchange(worker_.lines_left_out_, 0); more != 0)
+      lines.back().second += fmt::format(" (and {} more lines at the end of the group)", more);
     lock_.unlock();
     for (const auto& [level, text] : lines) {
       try {
@@ -108,8 +110,13 @@ Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transpor
       rank_(rank),
       report_ends_(transports.report_ends),
       logger_(std::move(logger)),
-      collector_(
-          [this](LogLevel level, std::string_view text) { lines_.emplace_back(level, text); }),
+      collector_([this](LogLevel level, std::string_view text) {
+        // UCX has a line for each message that was not received.
+        if (closing_ && !lines_.empty())
+          ++lines_left_out_;
+        else
+          lines_.emplace_back(level, text);
+      }),
       ended_(std::move(ended)),
       endpoints_(static_cast<std::size_t>(size)) {
   polling_.emplace(2, 1);

@@ -160,6 +160,7 @@ class Worker {
   bool idle_ = false;            // No message for up to 100 ms.
   bool closing_ = false;
   std::vector<std::pair<LogLevel, std::string>> lines_;
+  std::size_t lines_left_out_ = 0;  // By close(), after the first one.
   Request* in_flight_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;  // Null after close().

@@ -282,6 +282,27 @@ TEST(Ucx, AGroupMayEndWithUnmatchedMessages) {
   });
 }
 
+TEST(Ucx, UnmatchedMessagesAreOneLineOfTheLog) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    constexpr int count = 100;
+    std::vector<std::string> lines;
+    auto options = options_of(rank, "ucx:tcp");
+    options.logger = [&](LogLevel level, std::string_view text) {
+      if (level <= LogLevel::warning) lines.emplace_back(text);
+    };
+    {
+      auto group = ProcessGroup::create(options);
+      const std::vector<float> small(4, 1.0F);
+      for (int tag = 0; tag < count; ++tag) group.send(small, 1 - rank.rank(), tag);
+      group.barrier();  // Its messages come after those.
+    }
+    EXPECT_EQ(lines.size(), 1) << testing::PrintToString(lines);
+    EXPECT_NE(lines.at(0).find(fmt::format("and {} more lines", count - 1)), std::string::npos)
+        << lines[0];
+    return std::string();
+  });
+}
+
 TEST(Ucx, ALibraryThatCannotBeLoadedIsNamed) {
   const auto result = on_processes({.size = 1}, [](RankProcess& rank) {
     // The path is found in a process of its own, because the library would stay loaded here.
