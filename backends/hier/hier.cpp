@@ -228,7 +228,7 @@ class HierBackend final : public HostBackend {
         .cause = internal::call_error(own.code(), group(), ops, call, culprit, message)};
     failure.status = {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, group()),
-        internal::Record::of(ops, call)};
+        internal::Record::of(ops, call), group()};
     if (own.code() == Errc::timeout) {
       failure.ask.resize(static_cast<std::size_t>(group_->size()));
       std::iota(failure.ask.begin(), failure.ask.end(), 0);

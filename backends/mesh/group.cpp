@@ -68,8 +68,9 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
   if (!pair) {
     failure.status = {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, name),
-        internal::Record::of(ops, call)};
-    if (late) failure.ask = ranks;
+        internal::Record::of(ops, call), name};
+    // The status of a part's ranks is collected for the whole group.
+    if (late && !names.is_part()) failure.ask = ranks;
   }
   const Error cause = transport_error.kind == TransportError::Kind::failed
                           ? mesh->await_failure(failure)

@@ -92,10 +92,11 @@ Error Failure::await_cause() const noexcept {
 internal::Status Failure::status_of(const Op& op, const Call& call) const {
   // The messages of a lowered gather, scatter or all_to_all are one call on each rank.
   if (is_point_to_point(op.kind) && !is_message(op, call))
-    return {fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name), {}};
+    return {fmt::format("the messages of call #{} on group '{}'", call.seq, init_.name), {}, {}};
   return {fmt::format("{} #{} on group '{}'", name_of(op.kind),
                       is_point_to_point(op.kind) ? op.seq : call.seq, init_.name),
-          internal::Record::of({&op, 1}, call)};
+          internal::Record::of({&op, 1}, call),
+          is_point_to_point(op.kind) ? std::string() : init_.name};
 }
 
 std::uint64_t Failure::id_of(const Op& op, const Call& call) const noexcept {

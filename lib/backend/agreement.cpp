@@ -51,6 +51,7 @@ Bytes encode(const Status& status) {
   Writer out;
   out.text(status.call);
   write(out, status.record);
+  out.text(status.group);
   return out.take();
 }
 
@@ -59,6 +60,7 @@ Status decode_status(const Bytes& bytes) {
   Status status;
   status.call = in.text();
   status.record = read_record(in);
+  status.group = in.text();
   in.end();
   return status;
 }
@@ -200,6 +202,12 @@ Error Agreement::collect_status(const Failure& failure) const {
       return with_message(failure.cause, Errc::mismatch, differs->where().rank,
                           fmt::format("{}; {}", differs->message(), failure.cause.message()));
   }
+  // While a rank is missing, ranks in later calls have left this one or wait for that rank.
+  const auto is_silent = [](const Presence& rank) { return !rank.entered && rank.last.empty(); };
+  if (std::ranges::any_of(ranks, is_silent))
+    for (const auto i : missing)
+      ranks[i].entered = statuses[i].group == failure.status.group &&
+                         statuses[i].record.seq > failure.status.record.seq;
   const Error named =
       name_missing(failure.cause, ranks, failure.status.record.view(), failure.names);
   const auto in_another_call = [](const Presence& rank) {
@@ -364,6 +372,7 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
   std::vector<int> absent;
   std::string missing;
   int origin = -1;
+  bool origin_waits = false;
   int first_left = -1;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const auto& rank = ranks[i];
@@ -373,7 +382,11 @@ Error name_missing(const Error& cause, std::span<const Presence> ranks, std::str
       continue;
     }
     absent.push_back(number);
-    if (origin < 0) origin = number;
+    const bool waits = !rank.left && !rank.last.empty();
+    if (origin < 0 || (origin_waits && !waits)) {
+      origin = number;
+      origin_waits = waits;
+    }
     if (rank.left && cause.code() == Errc::peer_lost && first_left < 0) first_left = number;
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", number);
     if (rank.left)

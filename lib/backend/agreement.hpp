@@ -22,8 +22,9 @@ namespace tutti::internal {
 
 /// The call that a rank is in.
 struct Status {
-  std::string call{};  ///< "all_reduce #3 on group 'world'"; empty: none.
-  Record record{};     ///< The rank's description of the call; ranks may differ.
+  std::string call{};   ///< "all_reduce #3 on group 'world'"; empty: none.
+  Record record{};      ///< The rank's description of the call; ranks may differ.
+  std::string group{};  ///< Whose collectives Record::seq counts.
 };
 
 /// The report of a rank that has found an error which breaks its group.
@@ -161,8 +162,9 @@ struct Presence {
 };
 
 /// Returns `cause` with the entered and the missing ranks in its text, in the same form for all
-/// backends. `ranks`: one per rank of the group `names`. Error::Where names the first missing rank;
-/// for peer_lost a rank that left, if one has. `called`: the call as text; may be empty.
+/// backends. `ranks`: one per rank of the group `names`. Error::Where names the first missing rank
+/// that is in no other call, if there is one; for peer_lost a rank that left, if one has. `called`:
+/// the call as text; may be empty.
 Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called,
                    const GroupNames& names = {});
 

@@ -18,6 +18,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <tutti/backend/backend_table.hpp>
+
 #include "../gloo/rank_processes.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
@@ -111,6 +113,60 @@ TEST(HierProcesses, AStoppedRankIsNamedOnEveryHost) {
     if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
     return std::string();
   });
+}
+
+// The host of the root has ended its part of the broadcast, and waits in the next call.
+TEST(HierProcesses, AStoppedRankIsNamedByRanksThatAreInAnotherCall) {
+  on_processes({.size = 4}, [](RankProcess& rank) {
+    const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
+    auto group = ProcessGroup::create(options_of(rank, "ahead"));
+    std::vector<float> data(8);
+    const auto calls = [&] {
+      group.broadcast(data, 1, {.timeout = 500ms});
+      group.all_reduce(data, ReduceOp::sum, {.timeout = 500ms});
+    };
+    group.barrier();
+    if (rank.last()) {
+      ::raise(SIGSTOP);
+      expect_error({Errc::timeout, Errc::aborted}, {"deadline"}, calls);
+      return std::string();
+    }
+    wait_until_stopped(rank.process(3));
+    const auto error = expect_error({Errc::timeout, Errc::aborted}, {"deadline"}, calls);
+    EXPECT_EQ(error.where().rank, 3) << error.what();
+    rank.barrier(3);
+    if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
+    return std::string();
+  });
+}
+
+// Rank 0 waits for a rank of its own host, whose number there is 1.
+TEST(HierProcesses, ARankThatDiesBeforeItSendsIsNamedByItsNumberInTheGroup) {
+  for (const std::string backend : {"hier:shm+gloo", "hier:shm+ucx"}) {
+    if (std::ranges::none_of(backends(), [&](const BackendEntry& entry) {
+          return backend.ends_with(entry.name) && entry.unavailable().empty();
+        }))
+      continue;
+    on_processes({.size = 4, .dies = 3}, [&](RankProcess& rank) {
+      const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
+      auto options = options_of(rank, "mortal");
+      options.backend = backend;
+      options.logger = [](LogLevel, std::string_view) {};
+      auto group = ProcessGroup::create(options);
+      group.barrier();
+      rank.barrier();
+      if (rank.last()) ::raise(SIGKILL);
+      std::vector<float> data(100'000);
+      const auto error = expect_error({Errc::peer_lost, Errc::aborted}, {"rank 3"}, [&] {
+        if (rank.rank() == 0)
+          group.recv(data, 3, 0, {.name = "shard of rank 1"});
+        else
+          group.all_reduce(data);
+      });
+      EXPECT_EQ(error.where().rank, 3) << error.what();
+      return std::string();
+    });
+  }
 }
 
 // Each host's share is rounded once, when all are added: a third of the least number is 0, and

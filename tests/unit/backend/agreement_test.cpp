@@ -48,6 +48,7 @@ Status in_call(std::uint64_t seq, std::uint64_t fingerprint = 1, std::string_vie
   status.record.seq = seq;
   status.record.fingerprint = fingerprint;
   std::ranges::copy(text, status.record.text.begin());
+  status.group = "world";
   return status;
 }
 
@@ -146,6 +147,22 @@ TEST(Agreement, ADeadlineNamesTheRankThatIsInNoCall) {
     EXPECT_EQ(std::string(cause.what()).find(different_calls), std::string::npos) << cause.what();
     EXPECT_EQ(cause.where().missing, std::vector<int>{1});
   });
+}
+
+// A rank may end its part of a call that another rank then waits in, for the rank that is missing.
+TEST(Agreement, ADeadlineDoesNotNameRanksThatWaitInOtherCalls) {
+  for (const int missing : {1, 3})
+    on_ranks(make_memory_store(), [&](Agreement& agreement, int rank) {
+      if (rank == missing) return;
+      const Error cause = agreement.report(late(in_call(rank == 2 ? 4 : 5)));
+      EXPECT_EQ(cause.where().rank, missing) << cause.what();
+      // Seen from call 4 all others have entered, seen from call 5 rank 2 has not.
+      if (cause.where().missing.size() == 1)
+        EXPECT_EQ(cause.where().missing, std::vector<int>{missing}) << cause.what();
+      else
+        EXPECT_EQ(cause.where().missing, (missing == 1 ? std::vector{1, 2} : std::vector{2, 3}))
+            << cause.what();
+    });
 }
 
 TEST(Agreement, ADeadlineNamesTheRankThatLeft) {
