@@ -27,20 +27,12 @@ TensorView elements(void* data, DType dtype, std::size_t count) {
   return {data, dtype, Shape::vector(static_cast<std::int64_t>(count))};
 }
 
-/// True if the sum of a host may be infinite although the average is not. A host's average is then
-/// multiplied by the host's share of the ranks.
-bool averages_hosts(const Op& op) {
-  return op.reduce.kind == ReduceOp::Kind::avg && op.in.dtype == DType::f16;
-}
 /// The reduction of all but the last step: an average is divided at the end.
 ReduceOp first_step(const Op& op) {
-  return op.reduce.kind == ReduceOp::Kind::avg && !averages_hosts(op) ? ReduceOp::sum : op.reduce;
+  return op.reduce.kind == ReduceOp::Kind::avg ? ReduceOp::sum : op.reduce;
 }
 /// The reduction of results of first_step().
-ReduceOp later_step(const Op& op, const Topology& topology) {
-  if (averages_hosts(op))
-    return ReduceOp::premul(static_cast<double>(topology.ranks_of(topology.host()).size()) /
-                            topology.size());
+ReduceOp later_step(const Op& op) {
   const auto kind = op.reduce.kind;
   const bool sums = kind == ReduceOp::Kind::avg || kind == ReduceOp::Kind::premul_sum;
   return sums ? ReduceOp::sum : op.reduce;
@@ -49,7 +41,7 @@ void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 void last_step(const Op& op, void* data, std::size_t count, int size) {
-  if (op.reduce.kind == ReduceOp::Kind::avg && !averages_hosts(op))
+  if (op.reduce.kind == ReduceOp::Kind::avg)
     internal::divide(op.in.dtype, data, count, static_cast<std::size_t>(size));
 }
 
@@ -61,11 +53,8 @@ Collectives::~Collectives() {
 }
 
 void Collectives::start_lane(const Op& op) {
-  Call call = call_;
-  // Hosts' shares of an average are added before they are rounded, or many would become 0.
-  if (op.reduce.kind == ReduceOp::Kind::premul_sum) call.order_fixed = true;
   in_flight_.emplace_back();  // Before the call runs: it could not be waited for without a place.
-  in_flight_.back() = levels_.lane[started_++ % levels_.lane.size()]->start(op, call);
+  in_flight_.back() = levels_.lane[started_++ % levels_.lane.size()]->start(op, call_);
 }
 
 void Collectives::wait_lane() {
@@ -115,6 +104,7 @@ std::size_t Collectives::parts_of(const Op& op) const {
   const auto hosts = static_cast<std::size_t>(topology_.hosts());
   // First: the arrays of such an operation may differ between the ranks.
   if (hosts == 1 || gains_nothing(op)) return 1;
+  if (averages_halves(op)) return parts_of(in_float(op));
   if (std::max(op.in.bytes(), op.out.bytes()) <= small_bytes) return hosts + 2;
   switch (op.kind) {
     case Operation::all_gather:
@@ -136,6 +126,7 @@ std::size_t Collectives::parts_of(const Op& op) const {
 void Collectives::run(const Op& op) {
   if (topology_.hosts() == 1) return inner(op);
   if (gains_nothing(op)) return run_flat(op);
+  if (averages_halves(op)) return average_halves(op);
   switch (op.kind) {
     case Operation::all_reduce:
     case Operation::reduce:
@@ -204,7 +195,7 @@ void Collectives::reduce(const Op& op) {
     inner(scatter);
     if (leads) {
       const auto slice = own(t);
-      Op step{.kind = op.kind, .in = slice, .reduce = later_step(op, topology_), .root = root_host};
+      Op step{.kind = op.kind, .in = slice, .reduce = later_step(op), .root = root_host};
       if (has_result) step.out = slice;
       start_lane(step);
     }
@@ -392,7 +383,7 @@ void Collectives::reduce_scatter(const Op& op) {
                   .in = elements(input, dtype, sum),
                   .out = elements(results + t % 2 * slot * element, dtype, slice(here, t).count),
                   .rows = Rows(slices),
-                  .reduce = later_step(op, topology_)});
+                  .reduce = later_step(op)});
     if (t > 0) finish(t - 1);
   }
   finish(blocks.size() - 1);

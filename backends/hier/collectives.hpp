@@ -17,8 +17,13 @@ class Chunks;
 class Collectives {
  public:
   /// `call` has a deadline and no timeout.
-  Collectives(Levels& levels, const Call& call, internal::Scratch& scratch)
-      : levels_(levels), topology_(levels.topology), call_(call), scratch_(scratch) {}
+  Collectives(Levels& levels, const Call& call, internal::Scratch& scratch,
+              internal::Scratch& wide_scratch)
+      : levels_(levels),
+        topology_(levels.topology),
+        call_(call),
+        scratch_(scratch),
+        wide_scratch_(wide_scratch) {}
   /// Waits for what is in flight.
   ~Collectives();
   Collectives(const Collectives&) = delete;
@@ -35,6 +40,11 @@ class Collectives {
   void barrier();
   void reduce(const Op& op);
   void reduce_scatter(const Op& op);
+  /// An average of f16 is made of f32 until it has been divided: the sum of a host may be infinite
+  /// although the average is not, and the average is rounded once, as over other backends.
+  static bool averages_halves(const Op& op);
+  static Op in_float(const Op& op);  ///< The same operation on f32.
+  void average_halves(const Op& op);
   void broadcast(const Op& op);
   void all_gather(const Op& op);
 
@@ -49,6 +59,7 @@ class Collectives {
   const Topology& topology_;
   const Call& call_;
   internal::Scratch& scratch_;
+  internal::Scratch& wide_scratch_;  // Of average_halves().
   std::deque<std::shared_ptr<WorkState>> in_flight_;
   std::size_t started_ = 0;  // Calls of start_lane(), equal on all ranks of the lane.
   std::vector<std::int64_t> rows_;

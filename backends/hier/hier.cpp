@@ -171,7 +171,7 @@ class HierBackend final : public HostBackend {
  private:
   /// All ranks refuse such a call alike.
   void refuse_too_many_parts(std::span<const Op> ops, const Call& call) {
-    const Collectives collectives(levels_, call, scratch_);
+    const Collectives collectives(levels_, call, scratch_, wide_scratch_);
     std::size_t parts = 0;
     for (const auto& op : ops)
       if (!is_point_to_point(op.kind)) parts += collectives.parts_of(op);
@@ -184,7 +184,7 @@ class HierBackend final : public HostBackend {
 
   /// Returns the error with which the call has ended on this rank.
   std::optional<Error> run_parts(std::span<const Op> ops, const Call& call) {
-    Collectives collectives(levels_, call, scratch_);
+    Collectives collectives(levels_, call, scratch_, wide_scratch_);
     try {
       for (const auto& op : ops)
         if (!is_point_to_point(op.kind)) collectives.run(op);
@@ -307,6 +307,7 @@ class HierBackend final : public HostBackend {
   std::shared_ptr<Store> calls_store_;
   Levels levels_;
   internal::Scratch scratch_;
+  internal::Scratch wide_scratch_;
 };
 
 Part parse_part(const std::string& text, const std::string& args) {

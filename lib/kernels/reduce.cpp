@@ -26,6 +26,14 @@ constexpr std::size_t index(auto enumerator) noexcept {
 }
 #endif
 
+template <typename To, typename From>
+void convert(void* out, const void* in, std::size_t done, std::size_t n) noexcept {
+  auto* const to = static_cast<std::byte*>(out);
+  const auto* const from = static_cast<const std::byte*>(in);
+  for (std::size_t i = done; i < n; ++i)
+    store<To>(to + i * sizeof(To), load<From>(from + i * sizeof(From)));
+}
+
 template <typename T>
 void fill(void* out, T value, std::size_t n) noexcept {
   auto* to = static_cast<std::byte*>(out);
@@ -65,6 +73,22 @@ void fold(DType dtype, Kind kind, void* out, std::span<const void* const> inputs
   if (const auto fn = kernels.fold[index(dtype)][index(kind)]) return fn(out, inputs, scales, n);
 #endif
   scalar::fold(dtype, kind, out, inputs, scales, n);
+}
+
+void widen_halves(void* out, const void* in, std::size_t n) noexcept {
+  std::size_t done = 0;
+#ifdef TUTTI_HIGHWAY
+  if (const auto fn = simd::kernels().widen_halves) done = fn(out, in, n);
+#endif
+  convert<float, Float16>(out, in, done, n);
+}
+
+void narrow_halves(void* out, const void* in, std::size_t n) noexcept {
+  std::size_t done = 0;
+#ifdef TUTTI_HIGHWAY
+  if (const auto fn = simd::kernels().narrow_halves) done = fn(out, in, n);
+#endif
+  convert<Float16, float>(out, in, done, n);
 }
 
 void fill_identity(DType dtype, Kind kind, void* out, std::size_t n) noexcept {

@@ -44,6 +44,10 @@ void fold_custom(DType dtype, const ReduceOp& op, void* out, std::span<const voi
 /// data[i] /= by, in the accumulation type; integers truncate toward zero, as in avg. No booleans.
 void divide(DType dtype, void* data, std::size_t n, std::size_t by) noexcept;
 
+/// Convert n elements between f16 and f32, rounding to nearest even. The arrays do not overlap.
+void widen_halves(void* out, const void* in, std::size_t n) noexcept;
+void narrow_halves(void* out, const void* in, std::size_t n) noexcept;
+
 /// Fills with the identity e, for which op(e, x) == x: 0, 1, or all bits set; for min the largest
 /// value (+inf; 448 in f8e4m3), for max the smallest. Fills with 0 for avg and custom, which have
 /// none.

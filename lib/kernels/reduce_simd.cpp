@@ -375,9 +375,27 @@ constexpr void add_integer(Kernels& kernels, DType dtype) {
   add<Bits, Kind::bxor>(kernels, dtype);
 }
 
+std::size_t widen_halves(void* out, const void* in, std::size_t n) noexcept {
+  const Half::Tag d;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d))
+    hn::StoreU(Half::load(d, at(in, 2 * i)), d, reinterpret_cast<float*>(at(out, 4 * i)));
+  return i;
+}
+
+std::size_t narrow_halves(void* out, const void* in, std::size_t n) noexcept {
+  const Half::Tag d;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d))
+    Half::store(d, hn::LoadU(d, reinterpret_cast<const float*>(at(in, 4 * i))), at(out, 2 * i));
+  return i;
+}
+
 constexpr Kernels make_table() {
   Kernels kernels;
   kernels.target = HWY_TARGET;
+  kernels.widen_halves = &widen_halves;
+  kernels.narrow_halves = &narrow_halves;
   add_integer<std::uint8_t>(kernels, DType::u8);
   add_integer<std::int8_t>(kernels, DType::i8);
   add_integer<std::int16_t>(kernels, DType::i16);

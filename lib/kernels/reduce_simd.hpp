@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/reduce_types.hpp"
@@ -16,6 +17,9 @@ struct Kernels {
   std::int64_t target = 0;  ///< Highway's number of the target.
   std::array<std::array<ReduceFn, reduce_op_count>, dtype_count> reduce{};
   std::array<std::array<FoldFn, reduce_op_count>, dtype_count> fold{};
+  // Return the number of converted elements, a multiple of a vector's.
+  std::size_t (*widen_halves)(void* out, const void* in, std::size_t n) noexcept = nullptr;
+  std::size_t (*narrow_halves)(void* out, const void* in, std::size_t n) noexcept = nullptr;
 };
 
 /// Returns the kernels of the best instruction set of this machine, or of the one that

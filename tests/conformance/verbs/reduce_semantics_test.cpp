@@ -110,6 +110,31 @@ TEST_P(ReduceSemantics, AnAverageIsFiniteIfTheSumIsNot) {
     }
 }
 
+// The values are multiples of 2^-8 below 8, so floats add them exactly in every order.
+TEST_P(ReduceSemantics, AnAverageOfHalvesIsRoundedOnceAndZeroWhereTheSumIsZero) {
+  const int size = world().size;
+  const auto value = [&](int rank, std::size_t i) {
+    const auto mixed = static_cast<int>((i * 2654435761U + index(rank) * 40503U) >> 7U & 4095U);
+    if (i % 4 != 0) return static_cast<float>(mixed - 2048) / 256;
+    if (rank == size - 1 && size % 2 == 1) return 0.0F;  // The sum is 0.
+    return static_cast<float>(i % 2047 + 1) / (rank % 2 == 0 ? 256.0F : -256.0F);
+  };
+  for (const std::size_t count : {7UL, 4'000UL, 150'000UL}) {
+    std::vector<float> want(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      for (int r = 0; r < size; ++r) want[i] += static_cast<float>(Float16(value(r, i)));
+      want[i] /= static_cast<float>(size);
+    }
+    std::vector<Array> inputs;
+    for (int r = 0; r < size; ++r) {
+      std::vector<float> mine(count);
+      for (std::size_t i = 0; i < count; ++i) mine[i] = value(r, i);
+      inputs.push_back(floats(DType::f16, mine));
+    }
+    expect_all_reduce(inputs, ReduceOp::avg, floats(DType::f16, want));
+  }
+}
+
 // In f16, 2048 + 1 is 2048: a sum that rounds at every rank loses every 1.
 TEST_P(ReduceSemantics, OrderFixedHalvesAccumulateInFloatAndRoundOnce) {
   const int size = world().size;

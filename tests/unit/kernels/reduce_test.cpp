@@ -504,6 +504,23 @@ TEST_P(TargetKernels, EveryCodeSurvivesDecodingAndEncoding) {
   }
 }
 
+TEST_P(TargetKernels, HalvesAreWidenedAndRoundedAsScalarsAre) {
+  constexpr std::size_t n = 65'536 + 3;
+  std::vector<Float16> halves(n);
+  for (std::size_t i = 0; i < n; ++i) halves[i].bits = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(n);
+  widen_halves(wide.data(), halves.data(), n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto want = static_cast<float>(halves[i]);
+    EXPECT_TRUE(wide[i] == want || (wide[i] != wide[i] && want != want)) << i;
+    // Between two halves, and at the middle of them, which rounds to even.
+    wide[i] = want * (i % 3 == 0 ? 1.0F + 0x1p-11F : 1.0F + static_cast<float>(i % 7) * 0x1p-13F);
+  }
+  std::vector<Float16> back(n);
+  narrow_halves(back.data(), wide.data(), n);
+  for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(back[i].bits, Float16(wide[i]).bits) << wide[i];
+}
+
 TEST_P(TargetKernels, NanIsEncodedAsTheCanonicalQuietNan) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f8e4m3, DType::f8e5m2}) {
     SCOPED_TRACE(name_of(dtype));
