@@ -18,6 +18,7 @@
 #include "backend/rendezvous.hpp"
 #include "group/checked.hpp"
 #include "group/core.hpp"
+#include "group/group_keys.hpp"
 #include "store/checks.hpp"
 #include "values/current_error.hpp"
 #include "values/environment_switch.hpp"
@@ -64,12 +65,14 @@ class Generation {
     held_ = to_text(store_->try_get(all).value_or(Bytes()));
     const auto own = to_text(store_->try_get(own_).value_or(Bytes()));
     number_ = std::max(to_number(held_), to_number(own));
-    o.store = keys_ = make_prefix_store(store_, fmt::format("{}/", number_));
+    keys_ = std::make_shared<GroupKeys>(store_, fmt::format("{}/", number_), o.rank, o.size);
+    o.store = keys_;
     size_ = o.size;
   }
   /// `error`: of this rank; empty: the group has been made.
   void end(std::optional<Errc> error) noexcept {
     if (size_ == 1) return;
+    if (!error) keys_->set_made();
     const bool of_all =
         !error || *error == Errc::timeout || *error == Errc::peer_lost || *error == Errc::aborted;
     try {
@@ -89,7 +92,7 @@ class Generation {
 
   static constexpr std::string_view all = "groups";
   std::shared_ptr<Store> store_;
-  std::shared_ptr<Store> keys_;  // Of this group.
+  std::shared_ptr<GroupKeys> keys_;  // Of this group.
   std::string own_;
   std::string held_;
   int number_ = 0;

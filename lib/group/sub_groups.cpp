@@ -7,6 +7,7 @@
 
 #include "backend/rendezvous.hpp"
 #include "group/core.hpp"
+#include "group/group_keys.hpp"
 #include "values/bytes.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
@@ -73,16 +74,20 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
   o.adopt.reset();
   o.rank = rank;
   o.size = static_cast<int>(ranks.size());
-  o.store = make_prefix_store(options_.store, part + '/');
+  const auto keys = std::make_shared<GroupKeys>(options_.store, part + '/', o.rank, o.size);
+  o.store = keys;
   std::vector<int> in_hosts;
   for (const int member : ranks) in_hosts.push_back(rank_in_hosts(member));
   Rendezvous rendezvous({.store = o.store, .rank = o.rank, .size = o.size, .name = o.name});
   try {
     auto backend =
         backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
-    if (backend != nullptr)
-      return ProcessGroup(
-          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(in_hosts)));
+    if (backend != nullptr) {
+      auto core =
+          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(in_hosts));
+      keys->set_made();
+      return ProcessGroup(std::move(core));
+    }
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }
@@ -91,7 +96,9 @@ ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::st
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
   // "auto" may choose another backend than the parent's.
-  return create_over(o, hosts_, std::move(in_hosts));
+  auto group = create_over(o, hosts_, std::move(in_hosts));
+  keys->set_made();
+  return group;
 }
 
 std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {

@@ -1,0 +1,86 @@
+#include "group/group_keys.hpp"
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "backend/rendezvous.hpp"
+#include "store/checks.hpp"
+#include "values/bytes.hpp"
+
+// The keys of this class:
+//   keys/<rank>   the keys that the rank has written
+//   ended         the number of ranks that use the keys no more
+
+namespace tutti::internal {
+namespace {
+
+std::string list_of(int rank) {
+  return fmt::format("keys/{}", rank);
+}
+
+}  // namespace
+
+GroupKeys::GroupKeys(const std::shared_ptr<Store>& base, const std::string& prefix, int rank,
+                     int size)
+    : rank_(rank), size_(size), process_(::getpid()) {
+  const auto parent = std::dynamic_pointer_cast<GroupKeys>(base);
+  parent_ = parent;
+  base_ = make_prefix_store(parent == nullptr ? base : parent->base_, prefix);
+}
+
+GroupKeys::~GroupKeys() {
+  try {
+    if (made_ && process_ == ::getpid()) leave();
+  } catch (...) {  // Without the store the keys are gone, or stay.
+  }
+}
+
+void GroupKeys::leave() {
+  // A write would wait for the timeout of a store that does not answer, a read does not.
+  if (!keys_.empty() && !peek(*base_, *keys_.begin())) return;
+  Writer out;
+  out.u64(keys_.size());
+  for (const auto& key : keys_) out.text(key);
+  base_->set(list_of(rank_), out.bytes());
+  if (base_->add("ended", 1) != size_) return;
+  for (int r = 0; r < size_; ++r) {
+    const auto bytes = base_->try_get(list_of(r));
+    if (!bytes) continue;
+    Reader in(*bytes, Errc::backend, "a list of keys in the store");
+    for (auto count = in.u64(); count > 0; --count) base_->erase(in.text());
+    base_->erase(list_of(r));
+  }
+  base_->erase("ended");
+}
+
+void GroupKeys::note(std::string_view key) {
+  const std::lock_guard lock(mutex_);
+  if (!keys_.contains(key)) keys_.emplace(key);
+}
+
+void GroupKeys::set(std::string_view key, std::span<const std::byte> value) {
+  note(key);
+  base_->set(key, value);
+}
+
+std::int64_t GroupKeys::add(std::string_view key, std::int64_t delta) {
+  note(key);
+  return base_->add(key, delta);
+}
+
+Bytes GroupKeys::compare_set(std::string_view key, std::span<const std::byte> expected,
+                             std::span<const std::byte> desired) {
+  note(key);
+  return base_->compare_set(key, expected, desired);
+}
+
+bool GroupKeys::erase(std::string_view key) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = keys_.find(key); found != keys_.end()) keys_.erase(found);
+  }
+  return base_->erase(key);
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include <tutti/store/store.hpp>
+
+namespace tutti::internal {
+
+/// The store of one rank of a group, which removes the group's keys: it notes the keys that this
+/// rank writes, and the last of the ranks whose GroupKeys ends erases those of all. No rank reads
+/// them after that. A rank's GroupKeys ends when nothing of the group, nor of a group made from it,
+/// uses the store any more. Called from any thread.
+class GroupKeys final : public Store {
+ public:
+  /// Puts `prefix` before every key of `base`. If `base` is the GroupKeys of a parent group, keeps
+  /// it alive, but leaves its list of keys alone.
+  GroupKeys(const std::shared_ptr<Store>& base, const std::string& prefix, int rank, int size);
+  /// Takes three round trips to the store; on the last rank one more for each rank and each key.
+  ~GroupKeys() override;
+  GroupKeys(const GroupKeys&) = delete;
+  GroupKeys& operator=(const GroupKeys&) = delete;
+
+  /// Called when the group has been made. Without it the keys are kept: ranks that come later find
+  /// there why the group could not be made.
+  void set_made() noexcept { made_ = true; }
+
+  using Store::set;
+  void set(std::string_view key, std::span<const std::byte> value) override;
+  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
+  Bytes get(std::string_view key, Deadline deadline) override { return base_->get(key, deadline); }
+  std::int64_t add(std::string_view key, std::int64_t delta) override;
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override;
+  bool erase(std::string_view key) override;
+  std::string local_address() const override { return base_->local_address(); }
+  bool in_process() const override { return base_->in_process(); }
+
+ private:
+  void note(std::string_view key);
+  void leave();
+
+  std::shared_ptr<Store> parent_;
+  std::shared_ptr<Store> base_;
+  int rank_;
+  int size_;
+  int process_;
+  bool made_ = false;
+  std::mutex mutex_;
+  std::set<std::string, std::less<>> keys_;  // That this rank has written.
+};
+
+}  // namespace tutti::internal

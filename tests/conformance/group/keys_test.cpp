@@ -1,0 +1,100 @@
+// The keys of groups in the store.
+
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "conformance/cells.hpp"
+
+namespace tutti::test {
+namespace {
+
+/// A memory store that knows its keys.
+class ListedStore final : public Store {
+ public:
+  std::set<std::string> keys() const {
+    const std::lock_guard lock(mutex_);
+    return keys_;
+  }
+
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    base_->set(key, value);
+    note(key);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
+  Bytes get(std::string_view key, Deadline limit) override { return base_->get(key, limit); }
+  std::int64_t add(std::string_view key, std::int64_t n) override {
+    const auto sum = base_->add(key, n);
+    note(key);
+    return sum;
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    auto held = base_->compare_set(key, expected, desired);
+    note(key);
+    return held;
+  }
+  bool erase(std::string_view key) override {
+    const bool had = base_->erase(key);
+    note(key);
+    return had;
+  }
+  bool in_process() const override { return true; }
+
+ private:
+  void note(std::string_view key) {
+    const std::lock_guard lock(mutex_);
+    if (base_->try_get(key))
+      keys_.emplace(key);
+    else
+      keys_.erase(std::string(key));
+  }
+
+  std::shared_ptr<Store> base_ = make_memory_store();
+  mutable std::mutex mutex_;
+  std::set<std::string> keys_;
+};
+
+class KeysOfGroups : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, KeysOfGroups, testing::ValuesIn(worlds_of_several()), CaseName());
+
+TEST_P(KeysOfGroups, AreRemovedFromTheStoreWhenTheGroupsEnd) {
+  const auto store = std::make_shared<ListedStore>();
+  const int size = GetParam().size;
+  const int cycles = reduced() || size > 2 ? 10 : 50;
+  on_threads(size, [&](int rank) {
+    for (int i = 0; i < cycles; ++i) {
+      auto group = std::make_optional(ProcessGroup::create(group_options(GetParam(), rank, store)));
+      expect_usable(*group);
+      if (i % 8 != 0) continue;
+      auto part = group->split(rank % 2);
+      if (i % 16 == 0) group.reset();  // A sub-group may outlive its parent.
+      part->barrier();
+    }
+  });
+  EXPECT_EQ(store->keys().size(), 1) << testing::PrintToString(store->keys());
+}
+
+TEST_P(KeysOfGroups, OfSubGroupsDoNotAddUpInTheirParent) {
+  const auto store = std::make_shared<ListedStore>();
+  std::size_t after_one = 0;
+  RankBarrier together(GetParam().size);
+  on_threads(GetParam().size, [&](int rank) {
+    auto group = ProcessGroup::create(group_options(GetParam(), rank, store));
+    for (int i = 0; i < 6; ++i) {
+      { auto part = group.split(rank % 2); }
+      together.wait();
+      if (i == 0 && rank == 0) after_one = store->keys().size();
+      if (i == 5 && rank == 0) {
+        EXPECT_EQ(store->keys().size(), after_one) << testing::PrintToString(store->keys());
+      }
+      together.wait();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test
