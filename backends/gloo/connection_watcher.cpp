@@ -16,11 +16,25 @@ namespace {
 constexpr int again_ms = 20;
 constexpr int look_ms = 100;
 
-void watch(const Sockets& sockets, int stop, const std::function<bool(std::size_t)>& ended,
+/// The connections to watch. Made before the thread, which must not fail.
+struct Watched {
+  std::shared_ptr<const Sockets> sockets;
+  std::vector<pollfd> events{};          // The event that stops the thread comes first.
+  std::vector<std::size_t> open_ends{};  // Has room for all.
+};
+
+Watched watched(std::shared_ptr<const Sockets> sockets, int stop) {
+  Watched all{.sockets = std::move(sockets), .events = {{stop, POLLIN, 0}}};
+  for (const int descriptor : all.sockets->descriptors())
+    all.events.push_back({descriptor, POLLRDHUP, 0});
+  all.open_ends.reserve(all.events.size());
+  return all;
+}
+
+void watch(Watched& watched, const std::function<bool(std::size_t)>& ended,
            const std::function<void()>& look) {
-  std::vector<pollfd> events{{stop, POLLIN, 0}};
-  for (const int descriptor : sockets.descriptors()) events.push_back({descriptor, POLLRDHUP, 0});
-  std::vector<std::size_t> open_ends;
+  auto& events = watched.events;
+  auto& open_ends = watched.open_ends;
   for (;;) {
     const int n = ::poll(events.data(), events.size(), open_ends.empty() ? look_ms : again_ms);
     if ((n < 0 && errno != EINTR) || events[0].revents != 0) return;
@@ -41,9 +55,9 @@ ConnectionWatcher::ConnectionWatcher(std::shared_ptr<const Sockets> sockets,
                                      std::function<void()> look)
     : stop_(std::make_shared<mesh::Event>()) {
   try {
-    thread_ =
-        std::thread([sockets = std::move(sockets), stop = stop_, ended = std::move(ended),
-                     look = std::move(look)] { watch(*sockets, stop->descriptor(), ended, look); });
+    thread_ = std::thread([all = watched(std::move(sockets), stop_->descriptor()), stop = stop_,
+                           ended = std::move(ended),
+                           look = std::move(look)]() mutable { watch(all, ended, look); });
   } catch (const std::system_error& error) {
     internal::failf(Errc::resource_exhausted, "gloo: cannot start the connection watcher: {}",
                     error.what());

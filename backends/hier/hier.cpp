@@ -100,9 +100,11 @@ class HierBackend final : public HostBackend {
   }
 
   void abort(std::string_view why) noexcept override {
-    (void)group_->fail(
-        {.cause = Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
-                        {.group = group(), .rank = rank()})});
+    (void)group_->fail({.cause = internal::described(Errc::aborted, [&] {
+                          return Error(Errc::aborted,
+                                       fmt::format("rank {} aborted the group: {}", rank(), why),
+                                       {.group = group(), .rank = rank()});
+                        })});
   }
   std::optional<Error> failure() const override {
     if (auto cause = group_->cause()) return cause;
@@ -161,9 +163,13 @@ class HierBackend final : public HostBackend {
         level(near).backend().refuse({&own, 1}, its, why);
         return;
       }
-      if (group_->size() > 1)
-        group_->agreement().refuse(
-            {internal::call_id(group(), its.seq), rank(), internal::refusal_text(part, its, why)});
+      try {
+        if (group_->size() > 1)
+          group_->agreement().refuse({internal::call_id(group(), its.seq), rank(),
+                                      internal::refusal_text(part, its, why)});
+      } catch (...) {  // The peers wait, and cannot be told of the refusal.
+        (void)group_->fail({.cause = internal::to_error(std::current_exception())});
+      }
       levels_.refuse(its, why);
     });
   }

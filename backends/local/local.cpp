@@ -23,6 +23,7 @@
 #include "shared_state.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
+#include "values/described.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::local {
@@ -155,9 +156,10 @@ class LocalBackend final : public HostBackend {
   Memory& memory() noexcept override { return memory_; }
 
   void abort(std::string_view why) noexcept override {
-    (void)member_->fail(Error(Errc::aborted,
-                              fmt::format("rank {} aborted the group: {}", shown_rank(), why),
-                              {.rank = shown_rank()}));
+    (void)member_->fail(internal::described(Errc::aborted, [&] {
+      return Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", shown_rank(), why),
+                   {.rank = shown_rank()});
+    }));
   }
   std::optional<Error> failure() const override { return member_->failure(); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "values/described.hpp"
 #include "values/error_record.hpp"
 
 namespace tutti::backend::memory {
@@ -23,6 +24,11 @@ std::string record_of(const Error& why) {
 }
 
 }  // namespace
+
+Error another_rank_broke_it() noexcept {
+  return internal::described(Errc::aborted,
+                             [] { return Error(Errc::aborted, "another rank broke the group"); });
+}
 
 void GroupMemory::allocate() {
   // The system has the pages of slots when they are first used.
@@ -68,7 +74,7 @@ std::optional<Error> GroupMemory::cause() const noexcept {
     }
   } catch (...) {  // No memory, or not a record.
   }
-  return Error(Errc::aborted, "another rank broke the group");
+  return another_rank_broke_it();
 }
 
 }  // namespace tutti::backend::memory

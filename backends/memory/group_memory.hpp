@@ -11,6 +11,9 @@
 
 namespace tutti::backend::memory {
 
+/// The error if the cause of a broken group is not known.
+Error another_rank_broke_it() noexcept;
+
 /// The shared memory of a group, by its parts. Copies refer to the same memory.
 class GroupMemory {
  public:

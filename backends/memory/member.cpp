@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "backend/record.hpp"
+#include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/group_errors.hpp"
 
@@ -21,9 +22,11 @@ constexpr std::chrono::nanoseconds slice_of_sleep = 20ms;
 
 }  // namespace
 
-Error dead_error(const internal::GroupNames& names, int rank) {
-  rank = names(rank);
-  return {Errc::peer_lost, fmt::format("the process of rank {} has died", rank), {.rank = rank}};
+Error dead_error(const internal::GroupNames& names, int rank) noexcept {
+  return internal::described(Errc::peer_lost, [&, shown = names(rank)] {
+    return Error(Errc::peer_lost, fmt::format("the process of rank {} has died", shown),
+                 {.rank = shown});
+  });
 }
 
 Member::Member(const BackendInit& init, Membership made)
@@ -292,9 +295,11 @@ Error::Where Member::location() const {
   return internal::call_error(Errc::backend, names_, ops_, *call_, rank_, {}).where();
 }
 
-Error Member::left_error(int rank) const {
-  rank = names_(rank);
-  return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
+Error Member::left_error(int rank) const noexcept {
+  return internal::described(Errc::peer_lost, [&, shown = names_(rank)] {
+    return Error(Errc::peer_lost, fmt::format("rank {} has left the group", shown),
+                 {.rank = shown});
+  });
 }
 
 void Member::throw_cause() {
@@ -335,11 +340,13 @@ void Member::fail_corrupt(int peer, std::string_view what) {
   fail_call(corrupt_error(peer, what));
 }
 
-Error Member::corrupt_error(int peer, std::string_view what) const {
-  peer = names_(peer);
-  return {Errc::backend,
-          fmt::format("rank {} wrote {} into the shared memory that is not possible", peer, what),
-          {.rank = peer}};
+Error Member::corrupt_error(int peer, std::string_view what) const noexcept {
+  return internal::described(Errc::backend, [&, shown = names_(peer)] {
+    return Error(
+        Errc::backend,
+        fmt::format("rank {} wrote {} into the shared memory that is not possible", shown, what),
+        {.rank = shown});
+  });
 }
 
 Error Member::fail(const Error& why) noexcept {
@@ -364,7 +371,7 @@ Error Member::fail(const Error& why) noexcept {
 }
 
 Error Member::cause() noexcept {
-  return fail(Error(Errc::aborted, "another rank broke the group"));  // The first cause applies.
+  return fail(another_rank_broke_it());  // The first cause applies.
 }
 
 std::optional<Error> Member::failure() noexcept {
@@ -379,8 +386,12 @@ std::optional<Error> Member::failure() noexcept {
 }
 
 void Member::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
-  agreement_.refuse(
-      {internal::call_id(names_.group(), call.seq), rank_, internal::refusal_text(ops, call, why)});
+  try {
+    agreement_.refuse({internal::call_id(names_.group(), call.seq), rank_,
+                       internal::refusal_text(ops, call, why)});
+  } catch (...) {  // The peers wait for the call, and cannot be told of its refusal.
+    (void)fail(internal::to_error(std::current_exception()));
+  }
   shared().refusals.fetch_add(1, std::memory_order_release);  // The refusal is in the store.
   wake_all();
 }

@@ -27,7 +27,7 @@
 namespace tutti::backend::memory {
 
 /// The error of a rank whose process has died.
-Error dead_error(const internal::GroupNames& names, int rank);
+Error dead_error(const internal::GroupNames& names, int rank) noexcept;
 
 /// One rank's side of a group's shared memory: its entries to calls, the rounds of a call's data,
 /// and the group's failure. The functions from begin() to end() are for the one thread whose turn
@@ -171,9 +171,9 @@ class Member {
   }
   /// A rank whose process died without leaving; -1: none.
   int find_dead() const;
-  Error left_error(int rank) const;
+  Error left_error(int rank) const noexcept;
   /// The error when a peer wrote an impossible number.
-  Error corrupt_error(int peer, std::string_view what) const;
+  Error corrupt_error(int peer, std::string_view what) const noexcept;
 
   // For messages.
 

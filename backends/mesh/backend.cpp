@@ -12,6 +12,7 @@
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
 #include "collectives/algorithms.hpp"
+#include "values/current_error.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::mesh {
@@ -92,7 +93,12 @@ MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
 
 MeshBackend::~MeshBackend() {
   bool pending = false;
-  for (const auto& weak : pairs())
+  std::vector<std::weak_ptr<PairState>> pairs;
+  {
+    const std::lock_guard lock(pairs_mutex_);
+    pairs.swap(pairs_);
+  }
+  for (const auto& weak : pairs)
     if (const auto pair = weak.lock()) pending = pair->cancel() || pending;
   to_itself_->fail(internal::group_destroyed());
   // The transport cannot cancel a posted message, so the other groups of the mesh fail too.
@@ -118,9 +124,11 @@ std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
 }
 
 void MeshBackend::abort(std::string_view why) noexcept {
-  mesh().fail({.cause = Error(Errc::aborted,
+  mesh().fail({.cause = internal::described(Errc::aborted, [&] {
+                 return Error(Errc::aborted,
                               fmt::format("rank {} aborted the group: {}", shown_rank(), why),
-                              {.group = group(), .rank = shown_rank()})});
+                              {.group = group(), .rank = shown_rank()});
+               })});
 }
 
 void MeshBackend::run(std::span<const Op> ops, const Call& call) {
@@ -142,12 +150,14 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
     if (group_->names.is_part() && wire && transport_error.kind == TransportError::Kind::refused)
       ended_parts_.push_back(std::move(*wire));
     throw Error(error);
-  } catch (const Error& error) {
-    // From a custom reduction, or the counts of an all_to_all differ. Fails the mesh, because the
-    // peers wait for this rank's messages.
-    throw Error(mesh().fail({.cause = internal::call_error(
-                                 error.code(), group_->names, ops, call, rank(),
-                                 fmt::format("rank {}: {}", shown_rank(), error.message()))}));
+  } catch (...) {
+    // From a custom reduction, the counts of an all_to_all differ, or no memory. Fails the mesh,
+    // because the peers wait for this rank's messages.
+    const Error error = internal::to_error(std::current_exception());
+    throw Error(mesh().fail(
+        {.cause = internal::call_error(error.code(), group_->names, ops, call, rank(), [&] {
+           return fmt::format("rank {}: {}", shown_rank(), error.message());
+         })}));
   }
 }
 
@@ -174,10 +184,14 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
     const bool message = part.size() == 1 && is_point_to_point(part[0].kind);
     if (message && part[0].peer == rank()) return to_itself_->refuse(part[0], rank(), why);
     if (group_->size() == 1) return;
-    mesh().agreement().refuse({.call = message ? group_->pair_id(part[0]) : group_->call_id(its),
-                               .rank = mesh().rank(),
-                               .text = internal::refusal_text(part, its, why),
-                               .entered = group_->names.first_part(its.seq) != its.seq});
+    try {
+      mesh().agreement().refuse({.call = message ? group_->pair_id(part[0]) : group_->call_id(its),
+                                 .rank = mesh().rank(),
+                                 .text = internal::refusal_text(part, its, why),
+                                 .entered = group_->names.first_part(its.seq) != its.seq});
+    } catch (...) {  // The peers wait, and cannot be told of the refusal.
+      mesh().fail({.cause = internal::to_error(std::current_exception())});
+    }
   });
 }
 
@@ -199,11 +213,6 @@ void MeshBackend::abandon_messages() noexcept {
   } catch (const std::bad_alloc&) {  // The cause then has no rank.
   }
   mesh().fail({.cause = cause});
-}
-
-std::vector<std::weak_ptr<PairState>> MeshBackend::pairs() {
-  const std::lock_guard lock(pairs_mutex_);
-  return pairs_;
 }
 
 std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_ptr<Mesh> mesh) {

@@ -48,7 +48,6 @@ class MeshBackend : public HostBackend {
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
   void abandon_messages() noexcept;
   bool leave_parts(const Call& call, const Error& why) noexcept;  // HostBackend::Calls.
-  std::vector<std::weak_ptr<PairState>> pairs();
 
   Memory& memory_;
   std::shared_ptr<const Group> group_;

@@ -40,6 +40,23 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
                     const Call& call) const noexcept {
   const bool pair = ops.size() == 1 && is_point_to_point(ops[0].kind);
   if (transport_error.kind == TransportError::Kind::refused) return refused(ops, call, pair);
+  const auto failure = [&]() noexcept -> internal::Failure {
+    try {
+      return failure_of(transport_error, ops, call);
+    } catch (...) {  // No memory for the text.
+      const bool lost = transport_error.kind == TransportError::Kind::lost;
+      return {.cause = internal::undescribed(lost ? Errc::peer_lost : Errc::timeout)};
+    }
+  }();
+  const Error cause = transport_error.kind == TransportError::Kind::failed
+                          ? mesh->await_failure(failure)
+                          : mesh->fail(failure);
+  return internal::ended_by(cause, failure.cause.where());
+}
+
+internal::Failure Group::failure_of(const TransportError& transport_error, std::span<const Op> ops,
+                                    const Call& call) const {
+  const bool pair = ops.size() == 1 && is_point_to_point(ops[0].kind);
   const int peer = static_cast<int>(std::ranges::find(ranks, transport_error.peer) - ranks.begin());
   using Kind = TransportError::Kind;
   const bool lost = transport_error.kind == Kind::lost;
@@ -72,18 +89,17 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
     // The status of a part's ranks is collected for the whole group.
     if (late && !names.is_part()) failure.ask = ranks;
   }
-  const Error cause = transport_error.kind == TransportError::Kind::failed
-                          ? mesh->await_failure(failure)
-                          : mesh->fail(failure);
-  return internal::ended_by(cause, failure.cause.where());
+  return failure;
 }
 
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
   const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
-  const Error error = refusal.is_difference
-                          ? internal::call_error(Errc::mismatch, names, ops, call, -1, refusal.text)
-                          : internal::refused_error(names, ops, call, peer, refusal.text);
+  const Error error = internal::described(Errc::mismatch, [&] {
+    return refusal.is_difference
+               ? internal::call_error(Errc::mismatch, names, ops, call, -1, refusal.text)
+               : internal::refused_error(names, ops, call, peer, refusal.text);
+  });
   // The mesh stays up: a send and its receive share a slot that is a hash of their arguments, so a
   // refused one never matches a later one.
   if (pair || names.is_part()) return error;

@@ -47,6 +47,8 @@ struct Group {
   bool abandon(const Call& call) const noexcept;
 
  private:
+  internal::Failure failure_of(const TransportError& transport_error, std::span<const Op> ops,
+                               const Call& call) const;
   Error refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept;
 };
 

@@ -1,12 +1,14 @@
 #include "mesh.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "backend/record.hpp"
 #include "group_calls.hpp"
+#include "values/described.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::mesh {
@@ -64,7 +66,10 @@ bool Mesh::ended(int peer) noexcept {
   } catch (...) {  // The program may supply the store, so it may throw any type.
     store_ended = true;
   }
-  if (left) left_.insert(peer);
+  try {
+    if (left) left_.insert(peer);
+  } catch (const std::bad_alloc&) {  // Asks the store again.
+  }
   // In checked mode a call waits for the records of all ranks before it sends a message.
   if (checked_ && !left && !store_ended) {
     const auto now = std::chrono::steady_clock::now();
@@ -93,7 +98,11 @@ bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patie
   return false;
 }
 
-Error Mesh::lost(int peer, int rank) const {
+Error Mesh::lost(int peer, int rank) const noexcept {
+  return internal::described(Errc::peer_lost, [&] { return describe_lost(peer, rank); });
+}
+
+Error Mesh::describe_lost(int peer, int rank) const {
   std::string text = fmt::format("the connection to rank {} ended: ", rank);
   try {
     if (agreement().left(peer))

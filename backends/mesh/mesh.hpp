@@ -89,7 +89,7 @@ class Mesh : public internal::FailingGroup {
   virtual void attend() noexcept {}
 
   /// The error for an ended connection to `peer`. `rank`: the peer's number in errors.
-  Error lost(int peer, int rank) const;
+  Error lost(int peer, int rank) const noexcept;
 
   /// Called once, on any thread, with the cause of the failure; at once if the mesh has failed.
   /// Must not refer to its owner, which may be destroyed meanwhile, even by the listener itself.
@@ -119,6 +119,7 @@ class Mesh : public internal::FailingGroup {
  private:
   friend class Message;
   void on_broken(const Error& cause) noexcept override;
+  Error describe_lost(int peer, int rank) const;
   /// Called while a connection has ended. From the first call on, pending messages (only those of
   /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
+#include <optional>
 #include <span>
 #include <system_error>
 
@@ -47,7 +49,14 @@ void Messages::post(const std::shared_ptr<Message>& message, const Call& call) {
     const auto& op = message->op();
     if (!call.name.empty()) message->text_ = internal::describe({&op, 1}, call, member_->names());
     start_thread();
-    add(message);
+    // From now on end() needs no memory for a pending message.
+    ended_.reserve(ended_.size() + pending_.size() + 1);
+    pending_.push_back(message);
+    try {
+      add(message);
+    } catch (...) {  // The peer may have been told. drive() breaks the group.
+      corrupt_ = internal::to_error(std::current_exception());
+    }
     if (idle_) Member::ring_bell(bell_);  // From now on the thread has to look regularly.
     idle_ = false;
   }
@@ -55,8 +64,8 @@ void Messages::post(const std::shared_ptr<Message>& message, const Call& call) {
 }
 
 void Messages::refuse(const Op& op, const Error& why) noexcept {
+  std::unique_lock lock(mutex_);
   try {
-    const std::lock_guard lock(mutex_);
     if (cause_) return;
     start_thread();
     const auto text = internal::refusal_text({&op, 1}, {}, why);
@@ -67,8 +76,10 @@ void Messages::refuse(const Op& op, const Error& why) noexcept {
     else
       match_request(
           {op.peer, {.kind = Frame::Kind::refused_send, .tag = op.tag}, payload_of(text), nullptr});
-  } catch (...) {  // The peer then waits until its deadline.
+  } catch (...) {  // The peer waits for an answer. drive() breaks the group.
+    corrupt_ = internal::to_error(std::current_exception());
   }
+  lock.unlock();
   (void)drive();
 }
 
@@ -80,7 +91,7 @@ bool Messages::drive() noexcept {
   {
     const std::lock_guard lock(mutex_);
     try {
-      if (!cause_) moved = move();
+      if (!cause_ && !corrupt_) moved = move();
       broken = corrupt_;
     } catch (...) {  // Out of memory.
       broken = internal::to_error(std::current_exception());
@@ -93,13 +104,14 @@ bool Messages::drive() noexcept {
 
 /// Ends the complete messages without the lock, because a callback may run on this thread.
 void Messages::finish_ended() noexcept {
-  std::vector<End> ended;
-  {
+  const auto next = [&]() -> std::optional<End> {
     const std::lock_guard lock(mutex_);
-    if (ended_.empty()) return;
-    ended.swap(ended_);
-  }
-  for (const auto& entry : ended) entry.message->finish(entry.error);
+    if (ended_.empty()) return std::nullopt;
+    std::optional<End> first(std::move(ended_.front()));
+    ended_.erase(ended_.begin());
+    return first;
+  };
+  while (const auto entry = next()) entry->message->finish(entry->error);
 }
 
 void Messages::start_thread() {
@@ -167,14 +179,18 @@ void Messages::poll_for(const Message& message) noexcept {
 /// Looks at deadlines and at the group's state.
 void Messages::look() noexcept {
   if (member_->is_broken()) return fail(member_->cause());
-  std::vector<std::shared_ptr<Message>> late;
+  std::shared_ptr<Message> late;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& message : pending_)
-      if (message->limit().expired()) late.push_back(message);
+    const auto found = std::ranges::find_if(
+        pending_, [](const auto& message) { return message->limit().expired(); });
+    if (found != pending_.end()) late = *found;
   }
-  if (!late.empty()) return expire(*late.front());  // All others end with it.
-  if (const auto lost = find_lost()) fail(member_->fail(*lost));
+  if (late != nullptr) return expire(*late);  // All others end with it.
+  try {
+    if (const auto lost = find_lost()) fail(member_->fail(*lost));
+  } catch (const std::bad_alloc&) {  // Looks again soon.
+  }
 }
 
 /// The error of messages that need a rank which is no longer there.
@@ -213,18 +229,20 @@ void Messages::expire(Message& message) noexcept {
   if (message.ended()) return;
   const auto& op = message.op();
   const bool any = op.peer == any_peer;
-  const auto late = internal::call_error(
-      Errc::timeout, member_->names(), {&op, 1}, {}, any ? -1 : op.peer,
-      fmt::format("the deadline passed; {} made its side of {}",
-                  any ? "no rank has" : fmt::format("rank {} has not", member_->names()(op.peer)),
-                  internal::describe(op, member_->names())));
+  const auto& names = member_->names();
+  const auto late =
+      internal::call_error(Errc::timeout, names, {&op, 1}, {}, any ? -1 : op.peer, [&] {
+        return fmt::format("the deadline passed; {} made its side of {}",
+                           any ? "no rank has" : fmt::format("rank {} has not", names(op.peer)),
+                           internal::describe(op, names));
+      });
   fail(member_->fail(late));
 }
 
 /// The error of a message when the group is broken.
-std::exception_ptr Messages::ended_by_cause(const Message& message) const {
-  const auto own =
-      internal::call_error(cause_->code(), member_->names(), {&message.op(), 1}, {}, -1, {});
+std::exception_ptr Messages::ended_by_cause(const Message& message) const noexcept {
+  const auto own = internal::call_error(cause_->code(), member_->names(), {&message.op(), 1}, {},
+                                        -1, [] { return std::string(); });
   // A cause of no call is that of every message: a peer has left.
   const bool of_a_call = !cause_->where().operation.empty();
   return std::make_exception_ptr(of_a_call ? internal::ended_by(*cause_, own.where()) : *cause_);

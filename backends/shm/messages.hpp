@@ -99,8 +99,9 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void accept(Request& request, const std::shared_ptr<Message>& message);
   std::shared_ptr<Message> take_send(int from, std::uint64_t id);
   std::string read_text(int from, const Frame& frame);
-  void end(const std::shared_ptr<Message>& message, const Error* error);
-  std::exception_ptr ended_by_cause(const Message& message) const;
+  /// Allocates nothing.
+  void end(const std::shared_ptr<Message>& message, const Error* error) noexcept;
+  std::exception_ptr ended_by_cause(const Message& message) const noexcept;
   bool needs(int rank) const;
   bool is_alone(const std::vector<bool>& left) const;
 
@@ -120,7 +121,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::deque<Request> requests_;  // Oldest first.
   std::deque<Receive> receives_;
   std::vector<std::shared_ptr<Message>> pending_;
-  std::vector<End> ended_;
+  std::vector<End> ended_;  // Has room for all of pending_.
   std::uint64_t last_id_ = 0;
   std::optional<Error> cause_;
   std::optional<Error> corrupt_;

@@ -39,7 +39,6 @@ std::size_t Messages::short_bytes() const noexcept {
 
 void Messages::add(const std::shared_ptr<Message>& message) {
   const auto& op = message->op();
-  pending_.push_back(message);
   if (op.kind == Operation::recv) return match_receive({op.peer, op.tag, message, {}});
   Frame frame{
       .tag = op.tag, .id = ++last_id_, .fingerprint = op.fingerprint, .bytes = op.in.bytes()};
@@ -125,9 +124,11 @@ void Messages::accept(Request& request, const std::shared_ptr<Message>& message)
   end(message, nullptr);
 }
 
-void Messages::end(const std::shared_ptr<Message>& message, const Error* error) {
-  std::erase(pending_, message);
+void Messages::end(const std::shared_ptr<Message>& message, const Error* error) noexcept {
+  const auto found = std::ranges::find(pending_, message);
+  if (found == pending_.end()) return;  // Ended already.
   ended_.push_back({message, error == nullptr ? nullptr : std::make_exception_ptr(*error)});
+  pending_.erase(found);
 }
 
 // --- Frames ---

@@ -22,6 +22,7 @@
 #include "messages.hpp"
 #include "rendezvous.hpp"
 #include "values/cores.hpp"
+#include "values/described.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::shm {
@@ -57,9 +58,10 @@ class ShmBackend final : public HostBackend {
   Memory& registrable_memory() noexcept override { return member_->memory(); }
 
   void abort(std::string_view why) noexcept override {
-    (void)member_->fail(Error(Errc::aborted,
-                              fmt::format("rank {} aborted the group: {}", shown_rank(), why),
-                              {.group = group(), .rank = shown_rank()}));
+    (void)member_->fail(internal::described(Errc::aborted, [&] {
+      return Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", shown_rank(), why),
+                   {.group = group(), .rank = shown_rank()});
+    }));
   }
   std::optional<Error> failure() const override { return member_->failure(); }
   std::string transport() const override { return member_->size() == 1 ? "" : "shared memory"; }

@@ -1,12 +1,15 @@
 #include "ucx/mesh.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "values/described.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::ucx {
@@ -27,18 +30,25 @@ constexpr auto leaving_time = 1s;
 
 class Mesh::Ended {
  public:
-  void add(int peer) {
+  explicit Ended(int size) : peers_(static_cast<std::size_t>(size)) {}
+  /// Allocates nothing, because UCX calls it.
+  void add(int peer) noexcept {
     const std::lock_guard lock(mutex_);
-    peers_.insert(peer);
+    peers_[static_cast<std::size_t>(peer)] = true;
   }
-  std::set<int> take() {
+  /// Appends the peers that were added since the last call to `peers`, which has room for all.
+  void take(std::vector<int>& peers) noexcept {
     const std::lock_guard lock(mutex_);
-    return std::exchange(peers_, {});
+    for (std::size_t r = 0; r < peers_.size(); ++r) {
+      const bool added = std::exchange(peers_[r], false);
+      const int peer = static_cast<int>(r);
+      if (added && std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
+    }
   }
 
  private:
   std::mutex mutex_;
-  std::set<int> peers_;
+  std::vector<char> peers_;
 };
 
 class Mesh::Message final : public mesh::Message {
@@ -56,11 +66,13 @@ class Mesh::Message final : public mesh::Message {
     if (waited_ || !posted_) return;
     // UCX may still access the memory.
     if (!worker_.withdraw(request_, Deadline::after(withdrawal_time)))
-      mesh_.fail({.cause = Error(Errc::peer_lost,
-                                 fmt::format("rank {} does not discard a message that rank {} has "
-                                             "withdrawn",
-                                             mesh_.names()(peer()), mesh_.names()(mesh_.rank())),
-                                 {.rank = mesh_.names()(peer())})});
+      mesh_.fail({.cause = internal::described(Errc::peer_lost, [&] {
+                    return Error(
+                        Errc::peer_lost,
+                        fmt::format("rank {} does not discard a message that rank {} has withdrawn",
+                                    mesh_.names()(peer()), mesh_.names()(mesh_.rank())),
+                        {.rank = mesh_.names()(peer())});
+                  })});
   }
 
   void send(std::uint64_t slot) override {
@@ -120,7 +132,7 @@ class Mesh::Message final : public mesh::Message {
 
 std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
   if (init.group.size == 1) return mesh::mesh_of_one();
-  auto ended = std::make_shared<Mesh::Ended>();
+  auto ended = std::make_shared<Mesh::Ended>(init.group.size);
   auto made = rendezvous(init, [ended](int peer) { ended->add(peer); });
   // Checked mode compares the records of a message while its two sides wait for each other.
   if (init.group.checked) made.worker->set_synchronous();
@@ -137,9 +149,10 @@ Mesh::Mesh(const MeshInit& init, Connections made, std::shared_ptr<Ended> ended)
       ended_(std::move(ended)) {}
 
 void Mesh::watch(const std::weak_ptr<Mesh>& self) {
-  const auto run = [this, self, worker = worker_, ended = ended_, stop = stop_,
-                    processes = processes_] {
-    std::set<int> peers;
+  std::vector<int> room;
+  room.reserve(static_cast<std::size_t>(size()));
+  auto run = [this, self, worker = worker_, ended = ended_, stop = stop_, processes = processes_,
+              peers = std::move(room)]() mutable {
     while (!stop->requested) {
       worker->attend(peers.empty() ? look_interval : again_interval);
       for (std::size_t r = 0; r < processes.size(); ++r)
@@ -147,7 +160,7 @@ void Mesh::watch(const std::weak_ptr<Mesh>& self) {
       // Keeps the mesh alive, here and below: a listener of its failure may destroy the group.
       if (!processes.empty())
         if (const auto mesh = self.lock(); mesh != nullptr && waits()) look_for_ends();
-      peers.merge(ended->take());
+      ended->take(peers);
       std::erase_if(peers, [&](int peer) {
         const auto mesh = self.lock();
         return mesh == nullptr || mesh->ended(peer);
@@ -160,7 +173,7 @@ void Mesh::watch(const std::weak_ptr<Mesh>& self) {
     }
   };
   try {
-    watcher_ = std::thread(run);
+    watcher_ = std::thread(std::move(run));
   } catch (const std::system_error& error) {
     internal::failf(Errc::resource_exhausted, "ucx: cannot start the connection watcher: {}",
                     error.what());
@@ -172,7 +185,9 @@ void Mesh::look_for_ends() noexcept {
   for (const auto& [peer, calls] : agreement().departed()) worker_->set_lost(peer);
   try {
     if (agreement().collecting() || agreement().cause({}))
-      fail({.cause = Error(Errc::peer_lost, "a peer has reported a failure")});
+      fail({.cause = internal::described(Errc::peer_lost, [] {
+              return Error(Errc::peer_lost, "a peer has reported a failure");
+            })});
   } catch (...) {  // Without the store no further ends are found.
   }
 }

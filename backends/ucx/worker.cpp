@@ -112,13 +112,18 @@ Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transpor
       logger_(std::move(logger)),
       collector_([this](LogLevel level, std::string_view text) {
         // UCX has a line for each message that was not received.
-        if (closing_ && !lines_.empty())
+        if (closing_ && !lines_.empty()) {
           ++lines_left_out_;
-        else
+          return;
+        }
+        try {
           lines_.emplace_back(level, text);
+        } catch (const std::bad_alloc&) {  // Called by UCX, which is C.
+        }
       }),
       ended_(std::move(ended)),
       endpoints_(static_cast<std::size_t>(size)) {
+  ends_.reserve(endpoints_.size());
   polling_.emplace(2, 1);
   const LogTo log(logger_);
   const Config config(api, transports.list);
@@ -426,11 +431,11 @@ void Worker::flush(Deadline limit) {
   Lock lock(*this);
   if (closing_) return;
   const ucp_request_param_t none{};
-  std::vector<ucs_status_ptr_t> handles;
+  ends_.clear();
   for (const auto& endpoint : endpoints_)
     if (endpoint.handle != nullptr && !endpoint.lost)
-      handles.push_back(api_.ep_flush(endpoint.handle, &none));
-  for (auto* const handle : handles) drive(handle, limit);
+      ends_.push_back(api_.ep_flush(endpoint.handle, &none));
+  for (auto* const handle : ends_) drive(handle, limit);
 }
 
 std::optional<int> Worker::unreceived() {
@@ -449,12 +454,12 @@ void Worker::close_endpoints() {
   ucp_request_param_t force{};
   force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   force.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  std::vector<ucs_status_ptr_t> handles;
+  ends_.clear();
   for (auto& endpoint : endpoints_)
     if (endpoint.handle != nullptr)
-      handles.push_back(api_.ep_close(std::exchange(endpoint.handle, nullptr), &force));
+      ends_.push_back(api_.ep_close(std::exchange(endpoint.handle, nullptr), &force));
   const auto limit = Deadline::after(20ms);  // Destroying the worker ends the rest.
-  for (auto* const handle : handles) drive(handle, limit);
+  for (auto* const handle : ends_) drive(handle, limit);
 }
 
 void Worker::close() noexcept {

@@ -165,7 +165,8 @@ class Worker {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;  // Null after close().
   int descriptor_ = -1;
-  std::vector<Endpoint> endpoints_;  // By rank; none to this rank.
+  std::vector<Endpoint> endpoints_;       // By rank; none to this rank.
+  std::vector<ucs_status_ptr_t> ends_{};  // Of flush() and close(); has room for all endpoints.
   std::list<Discarded> discarded_;
 };
 

@@ -269,12 +269,14 @@ std::vector<Refusal> Agreement::new_refusals() noexcept {
       else
         missing.push_back(number);
     }
+    {
+      const std::lock_guard lock(refused_mutex_);
+      for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
+    }
     unread_ = std::move(missing);
     read_all_ = unread_.empty();
-  } catch (...) {
+  } catch (...) {  // Those found have not left unread_, and are found again.
   }
-  const std::lock_guard lock(refused_mutex_);
-  for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
   return found;
 }
 

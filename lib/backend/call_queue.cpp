@@ -58,10 +58,14 @@ void CallQueue::advance() noexcept {
 }
 
 void CallQueue::skip(std::uint64_t seq) noexcept {
-  {
+  try {
     const std::lock_guard lock(mutex_);
-    skipped_.insert(seq);
-    ++attention_;
+    if (seq == turn_.load())
+      turn_ = seq + 1;
+    else if (skipped_.insert(seq).second)
+      ++attention_;
+  } catch (...) {  // Later calls would wait for this number.
+    return fail(to_error(std::current_exception()));
   }
   advance();
 }

@@ -29,6 +29,7 @@ std::exception_ptr HostBackend::Posts::wait() noexcept {
 std::shared_ptr<WorkState> HostBackend::Posts::all() const {
   if (states_.size() == 1) return states_.front();
   std::vector<Work> works;
+  works.reserve(states_.size());
   for (const auto& state : states_) works.emplace_back(state);
   return std::move(Work::all(works)).release();
 }
@@ -42,6 +43,14 @@ namespace {
 Call without_name(Call call) noexcept {
   call.name = {};
   return call;
+}
+
+/// with_location() of a group by its name, or `error` if there is no memory for it.
+Error located(const Error& error, const std::string& group, std::span<const Op> ops,
+              const Call& call, int rank) noexcept try {
+  return internal::with_location(error, group, ops, call, rank);
+} catch (...) {
+  return error;
 }
 
 }  // namespace
@@ -83,8 +92,8 @@ class HostBackend::Task final : public internal::HostState, public internal::Cal
   void drop(const Error& why) noexcept override { finish(std::make_exception_ptr(placed(why))); }
 
  private:
-  Error placed(const Error& error) const {
-    return internal::with_location(error, backend_.group_, ops_, call_, backend_.shown_rank_);
+  Error placed(const Error& error) const noexcept {
+    return located(error, backend_.group_, ops_, call_, backend_.shown_rank_);
   }
 
   HostBackend& backend_;
@@ -125,8 +134,8 @@ HostBackend::Posted HostBackend::make_message(const Op& op, const Call& call) {
   return {state, [state, op, call = without_name(call), group = group_,
                   rank = shown_rank_](const Error* error) {
             state->finish(error == nullptr ? nullptr
-                                           : std::make_exception_ptr(internal::with_location(
-                                                 *error, group, {&op, 1}, call, rank)));
+                                           : std::make_exception_ptr(
+                                                 located(*error, group, {&op, 1}, call, rank)));
           }};
 }
 
@@ -231,7 +240,11 @@ Work HostBackend::launch(std::span<const Op> ops, const Call& call) {
     }
   } catch (...) {
     // The caller must not get the error while a transport may still access its buffers.
-    (void)posted.wait();
+    const Error why = internal::to_error(std::current_exception());
+    if (why.code() == Errc::resource_exhausted)
+      abandon(posted, why);
+    else
+      (void)posted.wait();
     throw;
   }
   if (const auto error = posted.wait()) std::rethrow_exception(error);
@@ -247,13 +260,10 @@ Work HostBackend::submit(std::span<const Op> ops, const Call& call,
     auto task = calls_->make_state<Task>(*this, ops, call, posted);
     calls_->queue()->submit(call.seq, task);
     return Work(std::move(task));
-  } catch (const std::bad_alloc&) {
-    const Error why(Errc::resource_exhausted, "no memory to queue the call");
-    give_up(why);
-    throw Error(why);
-  } catch (const Error& error) {
+  } catch (...) {
+    const Error error = internal::to_error(std::current_exception());
     if (error.code() == Errc::resource_exhausted) give_up(error);
-    throw;
+    throw Error(error);
   }
 }
 

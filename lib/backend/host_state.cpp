@@ -113,9 +113,13 @@ bool HostState::wait_until(Deadline deadline) {
 
 std::exception_ptr HostState::error() const noexcept {
   if (!done())
-    return forked() ? std::make_exception_ptr(Error(
+    return forked() ? std::make_exception_ptr(described(
                           Errc::forked,
-                          "the call was made before fork(); it can end only in the parent process"))
+                          [] {
+                            return Error(Errc::forked,
+                                         "the call was made before fork(); it can end only in the "
+                                         "parent process");
+                          }))
                     : nullptr;
   const std::lock_guard lock(mutex_);
   return error_;

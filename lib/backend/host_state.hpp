@@ -1,11 +1,17 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include <tutti/backend/work_state.hpp>
@@ -14,23 +20,54 @@
 
 namespace tutti::internal {
 
-/// A pool of memory: a steady stream of calls allocates nothing.
+/// A pool of memory: a steady stream of calls allocates nothing. Keeps the blocks that were
+/// released, by their sizes, which are powers of two.
 /// (std::pmr::synchronized_pool_resource would take one of the process's 1024 thread keys per
-/// group.)
+/// group, and std::pmr::unsynchronized_pool_resource of libstdc++ 12 dereferences null after an
+/// allocation of its own has failed: src/c++17/memory_resource.cc, _Pool::vector.)
 class Pool final : public std::pmr::memory_resource {
- private:
-  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
-    const std::lock_guard lock(mutex_);
-    return pool_.allocate(bytes, alignment);
+ public:
+  Pool() = default;
+  ~Pool() override {
+    for (auto* block : free_)
+      while (block != nullptr) ::operator delete(std::exchange(block, block->next));
   }
-  void do_deallocate(void* data, std::size_t bytes, std::size_t alignment) override {
+
+ private:
+  struct Block {
+    Block* next;
+  };
+  static constexpr std::size_t smallest = 5;  // 32 bytes.
+  static constexpr std::size_t sizes = 12;    // Up to 64 KiB. Larger blocks are not kept.
+
+  /// The index in free_; `sizes` for a block that is not kept.
+  static std::size_t size_of(std::size_t bytes, std::size_t alignment) noexcept {
+    if (alignment > __STDCPP_DEFAULT_NEW_ALIGNMENT__) return sizes;
+    const auto width = static_cast<std::size_t>(std::bit_width(bytes == 0 ? 0 : bytes - 1));
+    return width <= smallest ? 0 : std::min(width - smallest, sizes);
+  }
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    const auto size = size_of(bytes, alignment);
+    if (size == sizes) return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto* block = free_[size]; block != nullptr) {
+        free_[size] = block->next;
+        return block;
+      }
+    }
+    return ::operator new (std::size_t{1} << (smallest + size));
+  }
+  void do_deallocate(void* data, std::size_t bytes, std::size_t alignment) noexcept override {
+    const auto size = size_of(bytes, alignment);
+    if (size == sizes) return std::pmr::new_delete_resource()->deallocate(data, bytes, alignment);
     const std::lock_guard lock(mutex_);
-    pool_.deallocate(data, bytes, alignment);
+    free_[size] = new (data) Block{free_[size]};
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 
   std::mutex mutex_;
-  std::pmr::unsynchronized_pool_resource pool_;
+  std::array<Block*, sizes> free_{};
 };
 
 /// An allocator that keeps its pool alive, so that a state may outlive its group.

@@ -7,20 +7,22 @@
 #include <fmt/format.h>
 
 #include "backend/record.hpp"
+#include "values/current_error.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::internal {
 
-Error Mailbox::has_left(int rank) const {
-  if (rank == any_peer) return {Errc::peer_lost, "all other ranks have left the group", {}};
-  rank = names_(rank);
-  return {Errc::peer_lost, fmt::format("rank {} has left the group", rank), {.rank = rank}};
+Error Mailbox::has_left(int rank) const noexcept {
+  return described(Errc::peer_lost, [&, shown = names_(rank)]() -> Error {
+    if (rank == any_peer) return {Errc::peer_lost, "all other ranks have left the group", {}};
+    return {Errc::peer_lost, fmt::format("rank {} has left the group", shown), {.rank = shown}};
+  });
 }
 
 Mailbox::Mailbox(GroupNames names, int size, std::function<void(const Error&)> broken)
     : names_(std::move(names)), broken_(std::move(broken)), gone_(static_cast<std::size_t>(size)) {}
 
-void Mailbox::post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept {
+void Mailbox::post(const std::shared_ptr<Message>& message, int rank, const Call& call) {
   const auto& op = message->op();
   add({.op = op,
        .rank = rank,
@@ -29,7 +31,11 @@ void Mailbox::post(const std::shared_ptr<Message>& message, int rank, const Call
 }
 
 void Mailbox::refuse(const Op& op, int rank, const Error& why) noexcept {
-  add({.op = op, .rank = rank, .text = refusal_text({&op, 1}, {}, why), .state = nullptr});
+  try {
+    add({.op = op, .rank = rank, .text = refusal_text({&op, 1}, {}, why), .state = nullptr});
+  } catch (...) {
+    broken_(to_error(std::current_exception()));
+  }
 }
 
 bool Mailbox::is_alone(int rank) const noexcept {
@@ -66,7 +72,7 @@ std::optional<Mailbox::Post> Mailbox::match(const Post& post) {
   return found;
 }
 
-void Mailbox::add(Post post) noexcept {
+void Mailbox::add(Post post) {
   const bool sending = post.op.kind == Operation::send;
   const int peer = post.op.peer;
   std::optional<Post> other;
@@ -101,7 +107,8 @@ void Mailbox::complete(const Post& send, const Post& recv) const noexcept {
   const auto end_both = [&](const auto& error_of) {
     for (const auto* side : {&send, &recv})
       if (side->state != nullptr)
-        side->state->finish(std::make_exception_ptr(error_of(std::span(&side->op, 1))));
+        side->state->finish(std::make_exception_ptr(
+            described(Errc::mismatch, [&] { return error_of(std::span(&side->op, 1)); })));
   };
   if (send.state == nullptr || recv.state == nullptr) {
     const Post& refuser = send.state == nullptr ? send : recv;
@@ -113,9 +120,9 @@ void Mailbox::complete(const Post& send, const Post& recv) const noexcept {
     const auto shown = [&](const Post& post) {
       return post.text.empty() ? describe(post.op, names_) : post.text;
     };
-    const auto text = sides_text(names_, send.rank, shown(send), recv.rank, shown(recv));
     return end_both([&](std::span<const Op> op) {
-      return call_error(Errc::mismatch, names_, op, {}, -1, text);
+      return call_error(Errc::mismatch, names_, op, {}, -1,
+                        sides_text(names_, send.rank, shown(send), recv.rank, shown(recv)));
     });
   }
   if (const auto bytes = send.op.in.bytes(); bytes != 0 && recv.op.out.data != send.op.in.data)
@@ -137,43 +144,50 @@ bool Mailbox::withdraw(const Message& message) noexcept {
 }
 
 void Mailbox::leave(int rank) noexcept {
-  std::vector<Post> orphans;
   {
     const std::lock_guard lock(mutex_);
     gone_[static_cast<std::size_t>(rank)] = true;
-    for (auto& [pair, box] : boxes_) {
-      const auto [sender, receiver, tag] = pair;
-      const bool left =
-          sender == rank || receiver == rank || (sender == any_peer && is_alone(receiver));
-      if (!left) continue;
-      for (auto* queue : {&box.sends, &box.recvs})
-        for (auto& post : std::exchange(*queue, {})) orphans.push_back(std::move(post));
-    }
   }
   const Error error = has_left(rank);
-  // A peer waits for a message that `rank` will never post.
-  if (std::ranges::any_of(
-          orphans, [&](const Post& post) { return post.state != nullptr && post.rank != rank; }))
-    broken_(error);
-  for (const auto& post : orphans)
-    end_all({&post, 1}, post.op.peer == any_peer ? has_left(any_peer) : error);
+  const auto next = [&] {
+    const std::lock_guard lock(mutex_);
+    return take([&](const Key& key) {
+      const auto [sender, receiver, tag] = key;
+      return sender == rank || receiver == rank || (sender == any_peer && is_alone(receiver));
+    });
+  };
+  bool waited = false;  // A peer, for a message that `rank` will never post.
+  while (const auto post = next()) {
+    if (post->state == nullptr) continue;
+    waited = waited || post->rank != rank;
+    post->state->finish(
+        std::make_exception_ptr(post->op.peer == any_peer ? has_left(any_peer) : error));
+  }
+  if (waited) broken_(error);
 }
 
 void Mailbox::fail(const Error& cause) noexcept {
-  std::vector<Post> pending;
-  {
+  const auto next = [&] {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = cause;
-    for (auto& [pair, box] : boxes_)
-      for (auto* queue : {&box.sends, &box.recvs})
-        for (auto& post : std::exchange(*queue, {})) pending.push_back(std::move(post));
-  }
-  end_all(pending, cause);
+    return take([](const Key&) { return true; });
+  };
+  while (const auto post = next())
+    if (post->state != nullptr) post->state->finish(std::make_exception_ptr(cause));
 }
 
-void Mailbox::end_all(std::span<const Post> posts, const Error& why) noexcept {
-  for (const auto& post : posts)
-    if (post.state != nullptr) post.state->finish(std::make_exception_ptr(why));
+template <typename Ends>
+std::optional<Mailbox::Post> Mailbox::take(const Ends& ends) {
+  for (auto& [key, box] : boxes_) {
+    if (!ends(key)) continue;
+    for (auto* queue : {&box.sends, &box.recvs}) {
+      if (queue->empty()) continue;
+      std::optional<Post> taken(std::move(queue->front()));
+      queue->erase(queue->begin());
+      return taken;
+    }
+  }
+  return std::nullopt;
 }
 
 bool Mailbox::Message::done() const noexcept {
@@ -229,11 +243,11 @@ void Mailbox::Message::expire() noexcept {
   if (!box_->withdraw(*this)) return;
   const bool any = op_.peer == any_peer;
   const auto& names = box_->names_;
-  const auto late =
-      call_error(Errc::timeout, names, {&op_, 1}, {}, any ? -1 : op_.peer,
-                 fmt::format("the deadline passed; {} made its side of {}",
-                             any ? "no rank has" : fmt::format("rank {} has not", names(op_.peer)),
-                             describe(op_, names)));
+  const auto late = call_error(Errc::timeout, names, {&op_, 1}, {}, any ? -1 : op_.peer, [&] {
+    return fmt::format("the deadline passed; {} made its side of {}",
+                       any ? "no rank has" : fmt::format("rank {} has not", names(op_.peer)),
+                       describe(op_, names));
+  });
   box_->broken_(late);
   finish(std::make_exception_ptr(late));
 }

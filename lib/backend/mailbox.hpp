@@ -29,9 +29,11 @@ class Mailbox {
   /// or whose peer has left.
   Mailbox(GroupNames names, int size, std::function<void(const Error&)> broken);
 
-  /// Matches the message of `rank`, or stores it until its peer's arrives.
-  void post(const std::shared_ptr<Message>& message, int rank, const Call& call) noexcept;
-  /// The same for a message that `rank` refused: the peer's message ends with the error.
+  /// Matches the message of `rank`, or stores it until its peer's arrives. @throws std::bad_alloc;
+  /// nothing has changed then.
+  void post(const std::shared_ptr<Message>& message, int rank, const Call& call);
+  /// The same for a message that `rank` refused: the peer's message ends with the error. Without
+  /// memory to store it, breaks the group.
   void refuse(const Op& op, int rank, const Error& why) noexcept;
   /// Records that `rank` has left. Messages that need it, posted before or later, end with
   /// peer_lost.
@@ -57,14 +59,16 @@ class Mailbox {
   using Queue = std::vector<Post>;        // Oldest first; rarely more than one.
   using Key = std::tuple<int, int, int>;  // Sender, or any_peer; receiver; tag.
 
-  void add(Post post) noexcept;
+  void add(Post post);
   std::optional<Post> match(const Post& post);  // Under the lock.
+  /// Takes one message for which `ends(key)` holds; empty: there is none. Under the lock.
+  template <typename Ends>
+  std::optional<Post> take(const Ends& ends);
   // Under the lock. True if all other ranks have left; false in a group of one.
   bool is_alone(int rank) const noexcept;
-  Error has_left(int rank) const;
+  Error has_left(int rank) const noexcept;
   void complete(const Post& send, const Post& recv) const noexcept;
   bool withdraw(const Message& message) noexcept;  // True if the message was waiting.
-  static void end_all(std::span<const Post> posts, const Error& why) noexcept;
 
   const GroupNames names_;
   const std::function<void(const Error&)> broken_;

@@ -97,7 +97,7 @@ Error call_error(Errc code, const GroupNames& names, std::span<const Op> ops, co
 }
 
 Error with_location(const Error& error, const GroupNames& names, std::span<const Op> ops,
-                    const Call& call, int rank) {
+                    const Call& call, int rank) noexcept try {
   const auto& where = error.where();
   if (!where.operation.empty()) return error;
   auto located = call_error(error.code(), names, ops, call, rank, error.message()).where();
@@ -105,6 +105,8 @@ Error with_location(const Error& error, const GroupNames& names, std::span<const
   located.missing = where.missing;
   located.earlier = where.earlier;
   return {error.code(), error.message(), located};
+} catch (...) {
+  return error;
 }
 
 std::string refusal_text(std::span<const Op> ops, const Call& call, const Error& why) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "backend/group_names.hpp"
 #include "values/bytes.hpp"
+#include "values/described.hpp"
 
 namespace tutti::internal {
 
@@ -28,11 +30,17 @@ std::string_view operation_of(std::span<const Op> ops) noexcept;
 /// An error with the location of this call. `rank`: the rank of the group that caused the error.
 Error call_error(Errc code, const GroupNames& names, std::span<const Op> ops, const Call& call,
                  int rank, const std::string& message);
+/// The same in a place that must not throw: `text` makes the message.
+template <std::invocable Text>
+Error call_error(Errc code, const GroupNames& names, std::span<const Op> ops, const Call& call,
+                 int rank, const Text& text) noexcept {
+  return described(code, [&] { return call_error(code, names, ops, call, rank, text()); });
+}
 
-/// Returns `error` with the location of this call, unless it already has a location. `rank`: the
-/// rank of the group that caused it, unless the error names one.
+/// Returns `error` with the location of this call, unless it already has a location or there is no
+/// memory for it. `rank`: the rank of the group that caused it, unless the error names one.
 Error with_location(const Error& error, const GroupNames& names, std::span<const Op> ops,
-                    const Call& call, int rank);
+                    const Call& call, int rank) noexcept;
 
 /// A rank's description of its call, which it publishes so that ranks can be compared. The text is
 /// cut off to fit.

@@ -28,6 +28,13 @@ class Rendezvous {
   Deadline limit() const noexcept { return limit_; }
   const GroupNames& names() const noexcept { return names_; }
 
+  /// Sets this rank and the number of ranks, if they were not known before. The deadline is
+  /// `timeout` from now.
+  void place(int rank, int size, std::chrono::nanoseconds timeout) noexcept {
+    rank_ = rank;
+    size_ = size;
+    limit_ = Deadline::after(timeout);
+  }
   void publish(std::string_view key, std::span<const std::byte> value);
   /// Publishes a value, unless a rank has done so before. Returns the value that all ranks get.
   Bytes publish_first(std::string_view key, std::span<const std::byte> value);

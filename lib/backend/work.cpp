@@ -1,6 +1,8 @@
 #include <tutti/work.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include <tutti/log.hpp>
 
 #include "values/current_error.hpp"
+#include "values/described.hpp"
 
 namespace tutti {
 
@@ -40,6 +43,15 @@ void call_with(const std::function<void(const Error*)>& f, const std::exception_
   f(&error);
 }
 
+/// Logs an exception of a callback, unless there is no memory for the text.
+void log_thrown(const Error& thrown) noexcept {
+  try {
+    default_logger()(LogLevel::error,
+                     std::string("a callback of on_done() threw: ") + thrown.what());
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 /// Calls the function of on_done() and logs an exception that it throws, through the owner if there
 /// is one.
 void call_guarded(const std::function<void(const Error*)>& f, const Error* error,
@@ -49,8 +61,7 @@ void call_guarded(const std::function<void(const Error*)>& f, const Error* error
   } catch (...) {
     const Error thrown = internal::to_error(std::current_exception());
     if (owner != nullptr) return owner->callback_threw(thrown);
-    default_logger()(LogLevel::error,
-                     std::string("a callback of on_done() threw: ") + thrown.what());
+    log_thrown(thrown);
   }
 }
 
@@ -146,11 +157,12 @@ Work Work::then(std::function<void()> next) && {
     try {
       next();
     } catch (...) {
-      return Work(std::make_shared<Failed>(std::current_exception()));
+      const auto thrown = std::current_exception();
+      return internal::without_bad_alloc([&] { return Work(std::make_shared<Failed>(thrown)); });
     }
     return {};
   }
-  auto after = state_->then(std::move(next));
+  auto after = internal::without_bad_alloc([&] { return state_->then(std::move(next)); });
   state_.reset();
   Work result(std::move(after), std::move(owner_), token_);
   result.seen_ = std::move(seen_);
@@ -159,11 +171,12 @@ Work Work::then(std::function<void()> next) && {
 
 void Work::on_done(std::function<void(const Error*)> f) {
   if (state_ == nullptr) return call_guarded(f, nullptr, nullptr);
-  auto after =
-      state_->on_done([f = std::move(f), owner = owner_, token = token_](const Error* error) {
-        if (owner != nullptr) owner->collected(token, error != nullptr);
-        call_guarded(f, error, owner.get());
-      });
+  auto after = internal::without_bad_alloc([&] {
+    return state_->on_done([f = std::move(f), owner = owner_, token = token_](const Error* error) {
+      if (owner != nullptr) owner->collected(token, error != nullptr);
+      call_guarded(f, error, owner.get());
+    });
+  });
   seen_ = std::exchange(state_, std::move(after));
 }
 
@@ -190,7 +203,7 @@ void Work::detach(std::shared_ptr<void> keep_alive) && {
     (void)state_->on_done(Detached{keep_alive, state_, owner_, seen_, token_});
   } catch (...) {
     state_->wait_until(Deadline::none());  // The call uses keep_alive.
-    throw;
+    throw Error(internal::to_error(std::current_exception()));
   }
   keep_alive.reset();
   state_.reset();
@@ -210,6 +223,8 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
     std::shared_ptr<WorkState> seen{};
   };
   explicit All(std::vector<Part> parts) : parts_(std::move(parts)) {}
+  /// Adds a part. Does not allocate up to the capacity of the vector.
+  void add(Part part) { parts_.push_back(std::move(part)); }
 
   bool done() const noexcept override {
     for (const auto& part : parts_)
@@ -274,8 +289,7 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
   void callback_threw(const Error& error) noexcept override {
     for (const auto& part : parts_)
       if (part.owner != nullptr) return part.owner->callback_threw(error);
-    default_logger()(LogLevel::error,
-                     std::string("a callback of on_done() threw: ") + error.what());
+    log_thrown(error);
   }
   void abort(std::string_view why) noexcept override {
     for (const auto& part : parts_)
@@ -289,13 +303,19 @@ class All final : public WorkState, public WorkOwner, public std::enable_shared_
 }  // namespace
 
 Work Work::all(std::span<Work> works) {
-  std::vector<All::Part> parts;
+  const auto is_call = [](const Work& work) { return work.state_ != nullptr; };
+  const auto count = std::ranges::count_if(works, is_call);
+  if (count == 0) return {};
+  // Allocates before it takes the Works, which wait for their calls.
+  auto all = internal::without_bad_alloc([&] {
+    std::vector<All::Part> parts;
+    parts.reserve(static_cast<std::size_t>(count));
+    return std::make_shared<All>(std::move(parts));
+  });
   for (auto& work : works)
-    if (work.state_ != nullptr)
-      parts.push_back(
+    if (is_call(work))
+      all->add(
           {std::move(work.state_), std::move(work.owner_), work.token_, std::move(work.seen_)});
-  if (parts.empty()) return {};
-  auto all = std::make_shared<All>(std::move(parts));
   return Work(all, all);
 }
 

@@ -76,8 +76,10 @@ class Checked final : public HostBackend {
 
   void abort(std::string_view why) noexcept override {
     if (const auto cause = inner_->failure(); cause && is_of_all(*cause)) return give_up(*cause);
-    give_up(Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
-                  {.rank = rank()}));
+    give_up(described(Errc::aborted, [&] {
+      return Error(Errc::aborted, fmt::format("rank {} aborted the group: {}", rank(), why),
+                   {.rank = rank()});
+    }));
   }
   std::optional<Error> failure() const override { return inner_->failure(); }
   std::string transport() const override { return inner_->transport(); }
@@ -343,9 +345,10 @@ class Checked final : public HostBackend {
       for (int r = 0; r < size_; ++r)
         if (r != rank())
           encoded[static_cast<std::size_t>(r)] = await(call.seq, r, ops, call, limit);
-    } catch (const Error& error) {
+    } catch (...) {
+      const Error error = to_error(std::current_exception());
       give_up(error);
-      throw;
+      throw Error(error);
     }
     try {
       std::vector<Record> records;
@@ -359,9 +362,10 @@ class Checked final : public HostBackend {
       auto error = compare(group(), ops, call, records);
       if (!error) error = compare_counts(ops, call, counts);
       if (error) throw Error(*error);
-    } catch (const Error& error) {  // Even if a record cannot be read: the number is used.
+    } catch (...) {  // Even if a record cannot be read: the number is used.
+      const Error error = to_error(std::current_exception());
       inner_->refuse(all, call, error);
-      throw;
+      throw Error(error);
     }
   }
 
@@ -428,7 +432,9 @@ class Checked final : public HostBackend {
   /// Breaks the group on all ranks with the same cause: the first in the store.
   void give_up(const Error& error) noexcept {
     // Without its location, because each call that the error ends adds its own.
-    const Error mine(error.code(), error.message(), {.rank = error.where().rank});
+    const Error mine = described(error.code(), [&] {
+      return Error(error.code(), error.message(), {.rank = error.where().rank});
+    });
     const Error cause = agreement_.report({.cause = mine});
     fail_queued(cause);
     inner_->abort(cause.message());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 
 #include "backend/row_lists.hpp"
 #include "group/core.hpp"
+#include "values/described.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -48,10 +50,12 @@ class Collected final : public WorkState {
     const std::lock_guard lock(mutex_);
     if (refusal_ != nullptr) return refusal_;
     if (!launched_)
-      return std::make_exception_ptr(Error(
-          Errc::invalid_argument, abandoned_ ? "the Coalesce of this call ended without launch()"
-                                             : "the Coalesce of this call has not been launched; "
-                                               "call launch() before waiting"));
+      return std::make_exception_ptr(internal::described(Errc::invalid_argument, [&] {
+        return Error(Errc::invalid_argument,
+                     abandoned_ ? "the Coalesce of this call ended without launch()"
+                                : "the Coalesce of this call has not been launched; call launch() "
+                                  "before waiting");
+      }));
     return state_ == nullptr ? nullptr : state_->error();
   }
   void block_stream(Stream stream) override {
@@ -139,13 +143,13 @@ class Batch final : public internal::Collector {
     if (launched_) return;
     state_->abandoned();
     if (ops_.empty()) return;
-    core_->break_with(
-        Error(
-            Errc::invalid_argument,
-            fmt::format("a Coalesce of {} calls on group '{}' ended without launch(); nothing was "
-                        "sent",
-                        ops_.size(), core_->options().name)),
-        true);
+    const auto why = internal::described(Errc::invalid_argument, [&] {
+      return Error(Errc::invalid_argument,
+                   fmt::format("a Coalesce of {} calls on group '{}' ended without launch(); "
+                               "nothing was sent",
+                               ops_.size(), core_->options().name));
+    });
+    core_->break_with(why, true);
   }
 
  private:
@@ -167,7 +171,8 @@ struct Coalesce::Impl {
   bool launched = false;
 };
 
-Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::make_unique<Impl>()) {
+Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) try
+    : impl_(std::make_unique<Impl>()) {
   for (auto* group : groups) {
     if (group == nullptr) fail(Errc::not_initialized, "Coalesce: a group is null");
     if (!impl_->batches.emplace_back(internal::Core::of(*group).shared_from_this()).open())
@@ -176,6 +181,8 @@ Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) : impl_(std::mak
                       "launch() of that one first",
                       group->name());
   }
+} catch (const std::bad_alloc&) {
+  throw Error(internal::out_of_memory());
 }
 
 Coalesce::~Coalesce() {
@@ -198,17 +205,18 @@ Work Coalesce::launch() {
   if (std::exchange(impl_->launched, true))
     fail(Errc::invalid_argument, "Coalesce: launch() was already called; make a new Coalesce");
   for (auto& batch : impl_->batches) batch.close();
-  std::vector<Work> works;
-  for (auto& batch : impl_->batches) {
+  return internal::without_bad_alloc([&] {
+    std::vector<Work> works;
     try {
-      works.push_back(batch.launch());
+      works.reserve(impl_->batches.size());
+      for (auto& batch : impl_->batches) works.push_back(batch.launch());
     } catch (...) {
       // Breaks the remaining groups: their peers make a call that this rank will not make.
       for (auto& rest : impl_->batches) rest.abandon();
       throw;
     }
-  }
-  return Work::all(works);
+    return Work::all(works);
+  });
 }
 
 }  // namespace tutti

@@ -75,8 +75,23 @@ void Core::break_with(const Error& cause, bool report) noexcept {
   }
   backend_->abort(cause.what());
   // A warning if no call has thrown the error.
-  options_.logger(report ? LogLevel::warning : LogLevel::info,
-                  fmt::format("group '{}': {}", options_.name, cause.what()));
+  log(report ? LogLevel::warning : LogLevel::info,
+      [&] { return fmt::format("group '{}': {}", options_.name, cause.what()); });
+}
+
+void Core::end_for_lack_of_memory(std::string_view operation) {
+  const Error error = with_place(out_of_memory(), operation);
+  break_with(error, false);
+  throw Error(error);
+}
+
+/// Returns `error` with the place of this rank's call, or itself if there is no memory for it.
+Error Core::with_place(const Error& error, std::string_view operation) const noexcept try {
+  return {error.code(),
+          error.message(),
+          {.group = options_.name, .operation = std::string(operation), .rank = bounds_.rank}};
+} catch (...) {
+  return error;
 }
 
 void Core::collected(std::uint64_t token, bool failed) noexcept {
@@ -89,8 +104,10 @@ void Core::uncollected(const Error& error) noexcept {
 }
 
 void Core::callback_threw(const Error& error) noexcept {
-  options_.logger(LogLevel::error, fmt::format("group '{}': a callback of on_done() threw: {}",
-                                               options_.name, error.what()));
+  log(LogLevel::error, [&] {
+    return fmt::format("group '{}': a callback of on_done() threw: {}", options_.name,
+                       error.what());
+  });
 }
 
 void Core::abort(std::string_view why) noexcept {
@@ -172,6 +189,11 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
 
 Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
                  std::string_view caller) {
+  return guarded(name_of(op.kind), [&] { return issue_one(op, options, wait, prepare, caller); });
+}
+
+Work Core::issue_one(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
+                     std::string_view caller) {
   const bool blocking = wait != Wait::nothing;
   if (is_unusable()) [[unlikely]]
     throw_unusable(name_of(op.kind));
@@ -204,6 +226,10 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
 }
 
 Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait) {
+  return guarded("sendrecv", [&] { return issue_two(pair, options, wait); });
+}
+
+Work Core::issue_two(std::span<Op, 2> pair, const CallOptions& options, Wait wait) {
   constexpr std::string_view verb = "sendrecv";
   check_usable(verb);
   const bool blocking = wait != Wait::nothing;
@@ -259,10 +285,12 @@ void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, c
 }
 
 Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
-  check_usable(operation_of(ops));
-  Call call = number(ops, options, false, in_order);
-  sign(ops, call);
-  return send(ops, call, ops[0], Wait::nothing);
+  return guarded(operation_of(ops), [&] {
+    check_usable(operation_of(ops));
+    Call call = number(ops, options, false, in_order);
+    sign(ops, call);
+    return send(ops, call, ops[0], Wait::nothing);
+  });
 }
 
 Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -24,6 +25,8 @@
 
 namespace tutti::internal {
 
+class Rendezvous;
+
 /// Receives the calls made while a Coalesce is open.
 class Collector {
  public:
@@ -39,6 +42,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Checks the options and makes a group, over a new backend or over the given one. @throws Error.
   static ProcessGroup create(const GroupOptions& options);
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
+  /// Makes a group over the caller's backend. May throw std::bad_alloc.
+  static ProcessGroup create_checked(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
   /// `hosts` and `ranks`: as below, of a part.
   static ProcessGroup create_over(const GroupOptions& options,
@@ -84,6 +89,9 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Breaks the group: every later call throws an error with `cause` in its text. `report`: no
   /// call has thrown the cause yet, so the next call throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;
+  /// Breaks the group, because peers may wait for a call that this rank has no memory to make, and
+  /// throws. `operation`: of the error. @throws Error resource_exhausted.
+  [[noreturn]] void end_for_lack_of_memory(std::string_view operation);
   /// @throws Error forked in a child. If the group is broken: aborted, or the cause itself if no
   /// call has thrown it yet.
   void check_usable(std::string_view operation) const {
@@ -115,6 +123,31 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     return fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
   }
   [[noreturn]] void throw_unusable(std::string_view operation) const;
+  /// Returns f(). The one place where lack of memory outside of a call becomes an error:
+  /// out_of_memory() instead of std::bad_alloc.
+  template <typename F>
+  decltype(auto) guarded(std::string_view operation, const F& f) {
+    try {
+      return f();
+    } catch (const std::bad_alloc&) {
+      end_for_lack_of_memory(operation);
+    }
+  }
+  Error with_place(const Error& error, std::string_view operation) const noexcept;
+  /// Logs text(), unless there is no memory for it: what it says is thrown or kept all the same.
+  template <typename Text>
+  void log(LogLevel level, const Text& text) const noexcept {
+    try {
+      options_.logger(level, text());
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  Work issue_one(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
+                 std::string_view caller);
+  Work issue_two(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
+  std::optional<ProcessGroup> split_into_parts(int color, int key, const CallOptions& options);
+  std::optional<ProcessGroup> make_subset(std::span<const int> ranks, const CallOptions& options);
+  Registration register_block(const TensorView& block, const CallOptions& options);
   void check(Op& op, const CallOptions& options, bool supported) const;
   void check_peer(const Op& op, std::string_view verb) const;
   void check_any_peer(const Op& op, std::string_view verb) const;
@@ -176,7 +209,18 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   }
   std::vector<int> find_left(Store& store, std::span<const int> lost,
                              std::chrono::nanoseconds patience) const;
-  ProcessGroup make_part(std::span<const int> ranks, int rank, const std::string& part);
+  /// A sub-group to be made. Prepared before its ranks agree on it, so that lack of memory refuses
+  /// that call: afterwards the others wait for each other's parts.
+  struct Part {
+    GroupOptions options;
+    std::shared_ptr<GroupKeys> keys{};  // options.store.
+    std::vector<int> ranks{};
+    std::vector<int> in_hosts{};
+    std::unique_ptr<Rendezvous> rendezvous{};
+  };
+  Part prepare_part(const std::string& name) const;
+  /// Makes the group of part.ranks, of which this one is `rank`.
+  ProcessGroup make_part(Part part, int rank);
 
   GroupOptions options_;
   BackendChoice choice_;

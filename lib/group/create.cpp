@@ -4,9 +4,10 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <new>
 #include <optional>
+#include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -197,6 +198,17 @@ std::unique_ptr<Backend> make_backend(const BackendChoice& choice, BackendInit i
   }
 }
 
+/// Ends the creation on the other ranks: this one has run out of memory before it could join. Tries
+/// it once, with the memory that there is.
+void tell_creation_failed(const GroupOptions& options) noexcept {
+  try {
+    auto o = prepared(options);
+    Generation generation(o);
+    generation.end(Rendezvous(init_of(o)).give_up(out_of_memory()).code());
+  } catch (...) {  // The others wait until their deadline.
+  }
+}
+
 }  // namespace
 
 ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts> hosts,
@@ -216,21 +228,35 @@ ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts>
 }
 
 ProcessGroup Core::create(const GroupOptions& options) {
-  auto o = prepared(options);
-  Generation generation(o);
+  const auto make = [&] {
+    auto o = prepared(options);
+    Generation generation(o);
+    try {
+      auto group = create_over(o);
+      generation.end(std::nullopt);
+      group.core().log(LogLevel::info, [&] {
+        return fmt::format("group '{}': rank {} of {} on {}, because {}", o.name, o.rank, o.size,
+                           group.backend(), group.backend_reason());
+      });
+      return group;
+    } catch (const Error& error) {
+      generation.end(error.code());
+      throw;
+    }
+  };
   try {
-    auto group = create_over(o);
-    generation.end(std::nullopt);
-    o.logger(LogLevel::info, fmt::format("group '{}': rank {} of {} on {}, because {}", o.name,
-                                         o.rank, o.size, group.backend(), group.backend_reason()));
-    return group;
-  } catch (const Error& error) {
-    generation.end(error.code());
-    throw;
+    return make();
+  } catch (const std::bad_alloc&) {
+    tell_creation_failed(options);
+    throw Error(out_of_memory());
   }
 }
 
 ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
+  return without_bad_alloc([&] { return create_checked(options, std::move(backend)); });
+}
+
+ProcessGroup Core::create_checked(const GroupOptions& options, std::unique_ptr<Backend> backend) {
   const auto o = prepared(options);
   if (o.adopt)
     failf(Errc::invalid_argument,
@@ -251,7 +277,9 @@ ProcessGroup Core::create(const GroupOptions& options, std::unique_ptr<Backend> 
 
 namespace tutti {
 
-std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions> options) {
+namespace {
+
+std::vector<ProcessGroup> create_on_threads(std::span<const GroupOptions> options) {
   std::vector<std::optional<ProcessGroup>> made(options.size());
   std::vector<std::exception_ptr> thrown(options.size());
   std::vector<std::thread> threads;
@@ -260,16 +288,18 @@ std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions>
   for (std::size_t i = 0; i < options.size(); ++i) try {
       threads.emplace_back([&, i] {
         try {
-          made[i].emplace(create(options[i]));
+          made[i].emplace(ProcessGroup::create(options[i]));
         } catch (...) {
           thrown[i] = std::current_exception();
         }
       });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {  // std::system_error or std::bad_alloc.
       // Threads already started end by their timeouts.
-      no_thread = std::make_exception_ptr(
-          Error(Errc::resource_exhausted,
-                std::string("create_all: cannot start a thread for each group: ") + error.what()));
+      no_thread = std::make_exception_ptr(internal::described(Errc::resource_exhausted, [&] {
+        return Error(
+            Errc::resource_exhausted,
+            std::string("create_all: cannot start a thread for each group: ") + error.what());
+      }));
       break;
     }
   for (auto& thread : threads) thread.join();
@@ -284,6 +314,12 @@ std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions>
   all.reserve(made.size());
   for (auto& group : made) all.push_back(std::move(*group));
   return all;
+}
+
+}  // namespace
+
+std::vector<ProcessGroup> ProcessGroup::create_all(std::span<const GroupOptions> options) {
+  return internal::without_bad_alloc([&] { return create_on_threads(options); });
 }
 
 }  // namespace tutti

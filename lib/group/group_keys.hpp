@@ -23,6 +23,11 @@ class GroupKeys final : public Store {
   GroupKeys(const GroupKeys&) = delete;
   GroupKeys& operator=(const GroupKeys&) = delete;
 
+  /// Sets the arguments of the constructor, before the first key is written.
+  void place(int rank, int size) noexcept {
+    rank_ = rank;
+    size_ = size;
+  }
   /// Called when the group has been made. Without it the keys are kept: ranks that come later find
   /// there why the group could not be made.
   void set_made() noexcept { made_ = true; }

@@ -44,7 +44,9 @@ std::optional<Error> refusal_of(const Check& check) {
   try {
     check();
   } catch (const std::bad_alloc&) {
-    return Error(Errc::resource_exhausted, "this rank cannot allocate memory for the call");
+    return described(Errc::resource_exhausted, [] {
+      return Error(Errc::resource_exhausted, "this rank cannot allocate memory for the call");
+    });
   } catch (...) {
     return to_error(std::current_exception());
   }

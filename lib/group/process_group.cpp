@@ -5,6 +5,7 @@
 
 #include "group/call.hpp"
 #include "group/core.hpp"
+#include "values/described.hpp"
 
 // The verbs: each fills in an Op. Core does the rest.
 
@@ -51,15 +52,15 @@ const std::string& ProcessGroup::name() const {
   return core().options().name;
 }
 int ProcessGroup::local_rank() const {
-  return core().ranks_on_host_below(rank());
+  return internal::without_bad_alloc([&] { return core().ranks_on_host_below(rank()); });
 }
 
 int ProcessGroup::local_size() const {
-  return core().ranks_on_host_below(size());
+  return internal::without_bad_alloc([&] { return core().ranks_on_host_below(size()); });
 }
 
 std::string ProcessGroup::transport() const {
-  return core().transport();
+  return internal::without_bad_alloc([&] { return core().transport(); });
 }
 const std::string& ProcessGroup::backend() const {
   return core().backend_name();
@@ -190,7 +191,7 @@ void ProcessGroup::abort(std::string_view why) noexcept {
 }
 
 Trace ProcessGroup::trace() const {
-  return core().trace();
+  return internal::without_bad_alloc([&] { return core().trace(); });
 }
 
 }  // namespace tutti

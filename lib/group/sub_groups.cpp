@@ -68,50 +68,80 @@ void Core::refuse_exchange(std::string_view what, const Error& why) {
   refuse(ops, number(ops, {.name = what}, true, false), why, gather);
 }
 
-ProcessGroup Core::make_part(std::span<const int> ranks, int rank, const std::string& part) {
-  GroupOptions o = options_;
-  o.name = options_.name + '/' + part;
+Core::Part Core::prepare_part(const std::string& name) const {
+  Part part{.options = options_};
+  auto& o = part.options;
+  o.name = options_.name + '/' + name;
   o.adopt.reset();
+  part.keys =
+      std::make_shared<GroupKeys>(options_.store, name + '/', bounds_.rank, bounds_.size);
+  o.store = part.keys;
+  part.rendezvous = std::make_unique<Rendezvous>(
+      BackendInit{.store = o.store, .rank = bounds_.rank, .size = bounds_.size, .name = o.name});
+  const auto most = static_cast<std::size_t>(bounds_.size);
+  part.ranks.reserve(most);
+  part.in_hosts.reserve(most);
+  return part;
+}
+
+ProcessGroup Core::make_part(Part part, int rank) {
+  auto& o = part.options;
   o.rank = rank;
-  o.size = static_cast<int>(ranks.size());
-  const auto keys = std::make_shared<GroupKeys>(options_.store, part + '/', o.rank, o.size);
-  o.store = keys;
-  std::vector<int> in_hosts;
-  for (const int member : ranks) in_hosts.push_back(rank_in_hosts(member));
-  Rendezvous rendezvous({.store = o.store, .rank = o.rank, .size = o.size, .name = o.name});
+  o.size = static_cast<int>(part.ranks.size());
+  part.keys->place(o.rank, o.size);
+  part.rendezvous->place(o.rank, o.size, o.timeout);
   try {
+    for (const int member : part.ranks) part.in_hosts.push_back(rank_in_hosts(member));
     auto backend =
-        backend_->split({.ranks = ranks, .rank = rank, .name = o.name, .store = o.store});
+        backend_->split({.ranks = part.ranks, .rank = rank, .name = o.name, .store = o.store});
     if (backend != nullptr) {
-      auto core =
-          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(in_hosts));
-      keys->set_made();
+      auto core = std::make_shared<Core>(o, std::move(backend), choice_, hosts_,
+                                         std::move(part.in_hosts));
+      part.keys->set_made();
       return ProcessGroup(std::move(core));
     }
   } catch (...) {
-    throw Error(rendezvous.give_up(to_error(std::current_exception())));
+    throw Error(part.rendezvous->give_up(to_error(std::current_exception())));
   }
   if (choice_.entry == nullptr)
     failf(Errc::unsupported,
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
-  // "auto" may choose another backend than the parent's.
-  auto group = create_over(o, hosts_, std::move(in_hosts));
-  keys->set_made();
-  return group;
+  try {  // "auto" may choose another backend than the parent's.
+    auto group = create_over(o, hosts_, std::move(part.in_hosts));
+    part.keys->set_made();
+    return group;
+  } catch (const std::bad_alloc&) {  // Before create_over() could tell the others.
+    throw Error(part.rendezvous->give_up(out_of_memory()));
+  }
 }
 
 std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {
-  check_exchange("split", options, [] {});
+  return guarded("split", [&] { return split_into_parts(color, key, options); });
+}
+
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallOptions& options) {
+  return guarded("subset", [&] { return make_subset(ranks, options); });
+}
+
+Registration Core::register_memory(const TensorView& block, const CallOptions& options) {
+  return guarded("register_memory", [&] { return register_block(block, options); });
+}
+
+std::optional<ProcessGroup> Core::split_into_parts(int color, int key, const CallOptions& options) {
+  std::optional<Part> part;
+  check_exchange("split", options, [&] {
+    if (color >= 0) part = prepare_part(fmt::format("{}.{}", splits_, color));
+  });
   const auto all = exchange({color, key}, "split", options);
-  const auto number = splits_++;
-  if (color < 0) return std::nullopt;
-  std::vector<int> ranks;
+  ++splits_;
+  if (!part) return std::nullopt;
+  auto& ranks = part->ranks;
   for (int r = 0; r < bounds_.size; ++r)
     if (all[static_cast<std::size_t>(r)][0] == color) ranks.push_back(r);
   std::ranges::stable_sort(ranks, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
   const auto me = std::ranges::find(ranks, bounds_.rank) - ranks.begin();
-  return make_part(ranks, static_cast<int>(me), fmt::format("{}.{}", number, color));
+  return make_part(*std::move(part), static_cast<int>(me));
 }
 
 void Core::check_subset(std::span<const int> ranks) const {
@@ -127,13 +157,21 @@ void Core::check_subset(std::span<const int> ranks) const {
   }
 }
 
-std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallOptions& options) {
+std::optional<ProcessGroup> Core::make_subset(std::span<const int> ranks,
+                                              const CallOptions& options) {
   Hash hash;
-  check_exchange("subset", options, [&] { check_subset(ranks); });
+  const auto me = std::ranges::find(ranks, bounds_.rank);
+  std::optional<Part> part;
+  check_exchange("subset", options, [&] {
+    check_subset(ranks);
+    if (me == ranks.end()) return;
+    part = prepare_part(fmt::format("{}.s", splits_));
+    part->ranks.assign(ranks.begin(), ranks.end());
+  });
   for (const int r : ranks) hash.add(static_cast<std::uint64_t>(r));
   const auto mine = static_cast<std::int64_t>(hash.value());
   const auto all = exchange({mine, std::ssize(ranks)}, "subset", options);
-  const auto number = splits_++;
+  ++splits_;
   for (int r = 0; r < bounds_.size; ++r)
     if (all[static_cast<std::size_t>(r)] != all[0])
       throw Error(
@@ -142,9 +180,8 @@ std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallO
                       "every rank has to pass the same list",
                       r, all[0][1], all[static_cast<std::size_t>(r)][1], fmt::join(ranks, ", ")),
           {.group = options_.name, .operation = "subset", .rank = r});
-  const auto me = std::ranges::find(ranks, bounds_.rank);
-  if (me == ranks.end()) return std::nullopt;
-  return make_part(ranks, static_cast<int>(me - ranks.begin()), fmt::format("{}.s", number));
+  if (!part) return std::nullopt;
+  return make_part(*std::move(part), static_cast<int>(me - ranks.begin()));
 }
 
 /// The ranks that have called shrink() for this attempt, whose keys are those of `store`.
@@ -220,7 +257,7 @@ void Core::check_block(const TensorView& block) const {
           block.data == nullptr ? "null" : "not null", block.bytes());
 }
 
-Registration Core::register_memory(const TensorView& block, const CallOptions& options) {
+Registration Core::register_block(const TensorView& block, const CallOptions& options) {
   constexpr std::string_view what = "register_memory";
   check_usable(what);
   if (collecting_on.load() == std::this_thread::get_id())

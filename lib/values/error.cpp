@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "values/described.hpp"
+
 namespace [[gnu::visibility("default")]] tutti {
 
 std::string_view name_of(Errc code) noexcept {
@@ -59,3 +61,26 @@ void fail(Errc code, const std::string& message) {
 }
 
 }  // namespace tutti
+
+namespace tutti::internal {
+namespace {
+
+std::vector<Error> make_undescribed() {
+  std::vector<Error> all;
+  for (int code = 0; code <= static_cast<int>(Errc::backend); ++code)
+    all.emplace_back(static_cast<Errc>(code), static_cast<Errc>(code) == Errc::resource_exhausted
+                                                  ? "out of memory"
+                                                  : "out of memory for the text of this error");
+  return all;
+}
+
+// Never destroyed: threads may still end calls while the program ends.
+const std::vector<Error>& all_undescribed = *new std::vector<Error>(make_undescribed());
+
+}  // namespace
+
+const Error& undescribed(Errc code) noexcept {
+  return all_undescribed[static_cast<std::size_t>(code)];
+}
+
+}  // namespace tutti::internal

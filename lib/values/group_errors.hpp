@@ -8,6 +8,8 @@
 
 #include <tutti/error.hpp>
 
+#include "values/described.hpp"
+
 namespace tutti::internal {
 
 /// True for errors that break the group. Errors with other codes are found before data moves and
@@ -18,20 +20,23 @@ constexpr bool breaks_group(Errc code) noexcept {
 }
 
 /// The error of a call on a group that broke earlier; its text has the cause. Returns `cause`
-/// itself if it is such an error. `group`: the call's; the numbers of another one are not its own.
-inline Error broken(const Error& cause, std::string_view group = {}) {
+/// itself if it is such an error, or if there is no memory for the text. `group`: the call's; the
+/// numbers of another one are not its own.
+inline Error broken(const Error& cause, std::string_view group = {}) noexcept try {
   const auto& where = cause.where();
   if (where.earlier) return cause;
   const bool other = !group.empty() && !where.group.empty() && where.group != group;
   return {Errc::aborted,
           fmt::format("the group is broken, make a new one; first cause: {}", cause.what()),
           {.rank = other ? -1 : where.rank, .earlier = true}};
+} catch (...) {
+  return cause;
 }
 
 /// The error of a call that ended because its group broke: the cause itself if the cause belongs to
 /// this call, if the program aborted the group or if ranks made different calls; otherwise
 /// broken(). `call`: the location of the call.
-inline Error ended_by(const Error& cause, const Error::Where& call = {}) {
+inline Error ended_by(const Error& cause, const Error::Where& call = {}) noexcept {
   const auto& where = cause.where();
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
                    where.operation == call.operation;
@@ -48,12 +53,14 @@ inline std::string rows_text(int from, int to, std::int64_t sent, std::int64_t e
 }
 
 /// The error that breaks a group because a call with the error `why` has not ended on all ranks.
-inline Error broken_by_refusal(const Error& why) {
+inline Error broken_by_refusal(const Error& why) noexcept try {
   return {why.code(),
           why.message() +
               "; the group is broken, because not all other ranks waited in the call "
               "in time",
           why.where()};
+} catch (...) {
+  return why;
 }
 
 /// The error of a call whose group is destroyed before the call ends. Allocates on first use.
