@@ -21,6 +21,8 @@
 #include "ddp/row_average.hpp"
 #include "ddp/step_state.hpp"
 #include "ddp/step_status.hpp"
+#include "group/call.hpp"
+#include "values/described.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -406,13 +408,20 @@ void GradientReducer::Impl::reset() {
 /// Aborts the group after an error of a call or a hook, waits for the calls under way, and throws.
 void GradientReducer::Impl::abandon(std::exception_ptr why) {
   try {
-    std::rethrow_exception(why);
-  } catch (const std::exception& error) {
-    broken = error.what();
-  } catch (...) {
-    broken = "the hook threw";
+    try {
+      std::rethrow_exception(why);
+    } catch (const std::exception& error) {
+      broken = error.what();
+    } catch (...) {
+      broken = "the hook threw";
+    }
+  } catch (const std::bad_alloc&) {
+    broken.emplace();
   }
-  group.abort(fmt::format("GradientReducer: step {}: {}", step, *broken));
+  const auto text = tutti::internal::described(Errc::aborted, [&] {
+    return Error(Errc::aborted, fmt::format("GradientReducer: step {}: {}", step, *broken));
+  });
+  group.abort(text.message());
   const auto collect = [](Work& work) {
     try {
       work.wait();
@@ -431,7 +440,8 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
 namespace [[gnu::visibility("default")]] ddp {
 
 GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
-                                 const ReducerOptions& options, std::vector<Parameter> buffers) {
+                                 const ReducerOptions& options,
+                                 std::vector<Parameter> buffers) try {
   compare_descriptions(group, parameters, buffers, options);
   if (const Device device = group.memory().device();
       options.average_over_rows && device.type != DeviceType::cpu)
@@ -441,35 +451,47 @@ GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> par
                     "rows before the first mark",
                     to_string(device));
   impl_ = std::make_unique<Impl>(group, std::move(parameters), options, std::move(buffers));
+} catch (...) {
+  internal::end_calls(group);
 }
 
 GradientReducer::~GradientReducer() {
-  if (impl_->in_step)
-    impl_->group.abort(fmt::format(
-        "a GradientReducer was destroyed within step {}, without finish()", impl_->step));
+  if (!impl_->in_step) return;
+  const auto why = tutti::internal::described(Errc::aborted, [&] {
+    return Error(Errc::aborted,
+                 fmt::format("a GradientReducer was destroyed within step {}, without finish()",
+                             impl_->step));
+  });
+  impl_->group.abort(why.message());
 }
 
-void GradientReducer::mark_ready(std::size_t id, const TensorView& gradient, Stream producer) {
+void GradientReducer::mark_ready(std::size_t id, const TensorView& gradient, Stream producer) try {
   impl_->mark(id, &gradient, producer);
+} catch (...) {
+  internal::end_calls(impl_->group);
 }
 
-void GradientReducer::mark_unused(std::size_t id) {
+void GradientReducer::mark_unused(std::size_t id) try {
   impl_->mark(id, nullptr, {});
+} catch (...) {
+  internal::end_calls(impl_->group);
 }
 
-void GradientReducer::finish() {
-  impl_->finish({});
+void GradientReducer::finish() try { impl_->finish({}); } catch (...) {
+  internal::end_calls(impl_->group);
 }
 
-void GradientReducer::finish(double rows) {
-  impl_->finish(rows);
+void GradientReducer::finish(double rows) try { impl_->finish(rows); } catch (...) {
+  internal::end_calls(impl_->group);
 }
 
-void GradientReducer::step_empty() {
+void GradientReducer::step_empty() try {
   if (impl_->in_step)
     impl_->end_with_mistake("step_empty() after a mark; call finish() in a step with gradients");
   impl_->begin_step();
   impl_->end_step({}, true);
+} catch (...) {
+  internal::end_calls(impl_->group);
 }
 
 GradientReducer::NoSync GradientReducer::no_sync() {
@@ -480,8 +502,10 @@ GradientReducer::NoSync GradientReducer::no_sync() {
   return NoSync(impl_->no_sync);
 }
 
-void GradientReducer::broadcast_buffers(Stream stream) {
+void GradientReducer::broadcast_buffers(Stream stream) try {
   impl_->buffers.run(stream);
+} catch (...) {
+  internal::end_calls(impl_->group);
 }
 
 void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {

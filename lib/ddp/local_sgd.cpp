@@ -10,6 +10,7 @@
 
 #include "ddp/kept_arrays.hpp"
 #include "ddp/segments.hpp"
+#include "group/call.hpp"
 #include "values/fail.hpp"
 #include "values/saved_state.hpp"
 
@@ -220,7 +221,7 @@ void PeriodicModelAverager::check(std::span<const TensorView> parameters) const 
 }
 
 bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
-                                    const CallOptions& call) {
+                                    const CallOptions& call) try {
   check(parameters);
   const auto now = step_++;
   if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return false;
@@ -270,6 +271,8 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
   send(parameters.size());
   if (outer_) outer_->step(parameters);
   return true;
+} catch (...) {
+  internal::end_calls(group_);
 }
 
 }  // namespace ddp

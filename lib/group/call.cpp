@@ -1,9 +1,11 @@
 #include "group/call.hpp"
 
 #include <functional>
+#include <new>
 #include <thread>
 
 #include "group/core.hpp"
+#include "values/described.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal {
@@ -79,6 +81,22 @@ void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare p
   const auto& host = staging.host;
   if (host.bytes() != 0)
     group.memory().copy(host.data, staging.out.data(), host.bytes(), options.stream);
+}
+
+void end_calls(ProcessGroup* group) {
+  const Error error = [] {
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      return out_of_memory();
+    } catch (const Error& thrown) {
+      // An error of a call has the place of the call, and the peers have an error too.
+      if (thrown.code() != Errc::resource_exhausted || !thrown.where().group.empty()) throw;
+      return thrown;
+    }
+  }();
+  if (group != nullptr) Core::of(*group).break_with(error, false);
+  throw Error(error);
 }
 
 Memory& staging_memory(ProcessGroup& group) {

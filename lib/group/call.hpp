@@ -28,6 +28,15 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
 void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
                std::string_view caller = {});
 
+/// Rethrows the exception of a function that makes calls of the group and needs memory outside of
+/// them; for the handler around its body. If the exception is lack of memory of which no call has
+/// told the peers, they may wait for calls that this rank will not make: breaks the group. Throws
+/// Error resource_exhausted instead of std::bad_alloc. A null group: a single process.
+[[noreturn]] void end_calls(ProcessGroup* group);
+[[noreturn]] inline void end_calls(ProcessGroup& group) {
+  end_calls(&group);
+}
+
 inline bool on_host(ProcessGroup& group) {
   return group.memory().device().type == DeviceType::cpu;
 }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/options.hpp"
 #include "losses/summed_loss.hpp"
@@ -87,7 +88,7 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
 }
 
 LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
-                                 const CallOptions& call) const {
+                                 const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, scale {}, "
@@ -101,6 +102,8 @@ LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
         const auto z = internal::losses::to_doubles(logits);
         return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
       });
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace losses

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/options.hpp"
 #include "losses/summed_loss.hpp"
@@ -44,7 +45,7 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
 }
 
 LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& given,
-                                 const ConstTensorView& wanted, const CallOptions& call) const {
+                                 const ConstTensorView& wanted, const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "alpha {}, gamma {}, reduction {}, normalize_by_positives {}, scale {}, logits {}", o.alpha,
@@ -80,6 +81,8 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
   };
   return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale, o.normalize_by_positives},
                   given, wanted, call, make);
+} catch (...) {
+  internal::end_calls(group);
 }
 
 SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
@@ -92,7 +95,7 @@ SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
 }
 
 LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& given,
-                                 const ConstTensorView& wanted, const CallOptions& call) const {
+                                 const ConstTensorView& wanted, const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, "
@@ -154,6 +157,8 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
   };
   return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale, o.normalize_by_positives},
                   given, wanted, call, make);
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace losses

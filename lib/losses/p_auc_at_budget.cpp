@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
 #include "losses/options.hpp"
@@ -64,7 +65,7 @@ PAucAtBudget::PAucAtBudget(const Options& options)
 }
 
 LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
-                                 const CallOptions& call) {
+                                 const CallOptions& call) try {
   const auto& o = options_;
   const double temperature = this->temperature();
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
@@ -230,6 +231,8 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   pool.commit();
   diagnostics_ = std::move(diagnostics);
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace losses

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "group/call.hpp"
 #include "losses/options.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/row_queue.hpp"
@@ -77,11 +78,13 @@ std::string RankingLoss::save() const {
   return save_over(nullptr, {});
 }
 
-std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& call) const {
+std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& call) const try {
   if (!gathers()) group = nullptr;
   const auto all = internal::losses::gather_queue(
       group, name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
   return std::string(name_) + '\n' + queue_->save(all, temperature_);
+} catch (...) {
+  internal::end_calls(group);
 }
 
 void RankingLoss::load(ProcessGroup& group, std::string_view state) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/global_batch.hpp"
 #include "losses/options.hpp"
@@ -29,7 +30,7 @@ RecallAtQuantile::RecallAtQuantile(const Options& options)
 }
 
 LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& batch,
-                                     const CallOptions& call) {
+                                     const CallOptions& call) try {
   const auto& o = options_;
   const double temperature = this->temperature();
   internal::losses::GlobalBatch pool(
@@ -85,6 +86,8 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
   result.grad = pool.gradient(grad);
   pool.commit();
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace losses

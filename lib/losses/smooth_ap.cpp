@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "group/call.hpp"
 #include "losses/global_batch.hpp"
 #include "losses/options.hpp"
 #include "losses/parallel.hpp"
@@ -55,7 +56,7 @@ SmoothAp::SmoothAp(const Options& options)
 }
 
 LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
-                             const CallOptions& call) {
+                             const CallOptions& call) try {
   const double temperature = this->temperature();
   GlobalBatch pool(
       group, batch,
@@ -153,6 +154,8 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   result.grad = pool.gradient(grad);
   pool.commit();
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace losses

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/staged.hpp"
@@ -173,7 +174,7 @@ WarmUp::WarmUp(const CrossEntropy& warm_up, std::unique_ptr<RankingLoss> main,
 
 /// Copies device arrays to the host once, for both losses.
 LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
-                           const CallOptions& call) {
+                           const CallOptions& call) try {
   internal::losses::Staged staged(group, call);
   auto here = batch;
   if (!main_->gathers()) group = nullptr;  // The first loss then sees only this rank's rows too.
@@ -189,6 +190,8 @@ LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
     if (result.grad.bytes() != 0) std::memcpy(to, result.grad.data(), result.grad.bytes());
   });
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 LossResult WarmUp::main_loss(ProcessGroup* group, const RankingBatch& batch,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "group/call.hpp"
 #include "kernels/radix_sort.hpp"
 #include "metrics/score_counts.hpp"
 #include "values/fail.hpp"
@@ -132,7 +133,7 @@ void check_share(std::string_view what, std::span<const double> values) {
 
 BinaryMetrics compute(ProcessGroup& group, std::string_view caller, const ScoredRows& rows,
                       std::span<const double> precisions, std::span<const double> quantiles,
-                      const CallOptions& call, const std::function<void()>& fill = {}) {
+                      const CallOptions& call, const std::function<void()>& fill = {}) try {
   const auto words = fmt::format("{} weights, precisions [{}], quantiles [{}]",
                                  rows.weighted() ? "with" : "without", fmt::join(precisions, ", "),
                                  fmt::join(quantiles, ", "));
@@ -163,6 +164,8 @@ BinaryMetrics compute(ProcessGroup& group, std::string_view caller, const Scored
     result.quantiles.push_back(quantile.value());
   }
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace

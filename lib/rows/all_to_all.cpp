@@ -65,7 +65,7 @@ namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 GatheredRows exchange(ProcessGroup& group, const ConstTensorView& array, const Rows& send_rows,
-                      const CallOptions& options, Work* work) {
+                      const CallOptions& options, Work* work) try {
   constexpr std::string_view caller = "all_to_all_rows";
   const auto in = internal::as_rows(array);
   const auto sent = internal::send_counts(send_rows, in, group.size());
@@ -81,6 +81,8 @@ GatheredRows exchange(ProcessGroup& group, const ConstTensorView& array, const R
                  {.kind = Operation::all_to_all, .in = in, .rows = received, .send_rows = sent},
                  options, prepare, caller, work);
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ void copy_gathered(ProcessGroup& group, const MetadataExchange& metadata, std::s
 }  // namespace
 
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked,
-                             const RowLayout& layout, const CallOptions& options, Work* work) {
+                             const RowLayout& layout, const CallOptions& options, Work* work) try {
   auto request = checked(unchecked);
   std::vector<ConstTensorView> locals;
   for (const auto& array : request.arrays) locals.push_back(as_rows(array));
@@ -82,6 +82,8 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
   gather(0);
   for (std::size_t i = 1; i < locals.size(); ++i) gather(i);
   return result;
+} catch (...) {
+  end_calls(group);
 }
 
 GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
@@ -92,7 +94,7 @@ GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
                          const RowLayout& layout, const CallOptions& options,
-                         const CallerCheck& check, Work* work) {
+                         const CallerCheck& check, Work* work) try {
   const auto local = as_rows(array);
   GatheredRows result;
   std::optional<MetadataExchange> metadata;
@@ -132,10 +134,12 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
   call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
        options, prepare, "gather_rows", work);
   return result;
+} catch (...) {
+  end_calls(group);
 }
 
 Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                    int root, const CallOptions& options, const CallerCheck& check) {
+                    int root, const CallOptions& options, const CallerCheck& check) try {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
   // Root's header: a refusal flag, dtype and shape of the rows, and the number of rows of every
@@ -193,6 +197,8 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
         .root = root},
        options, prepare, caller);
   return out;
+} catch (...) {
+  end_calls(group);
 }
 
 }  // namespace tutti::internal
@@ -255,7 +261,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
 namespace {
 
 Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
-                      ReduceOp op, const CallOptions& options, Work* work) {
+                      ReduceOp op, const CallOptions& options, Work* work) try {
   const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
   Tensor out;
   const auto prepare = [&](Op& call) {
@@ -266,6 +272,8 @@ Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const R
   call(group, {.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op},
        options, prepare, "reduce_scatter_rows", work);
   return out;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace
@@ -284,7 +292,7 @@ Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensor
 }
 
 std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorView& local,
-                                       const CallOptions& options) {
+                                       const CallOptions& options) try {
   const MetadataExchange metadata(
       group, {.caller = "gather_all_tensors", .arrays = {&local, 1}, .any_shape = true}, options);
   const auto stream = options.stream;
@@ -320,10 +328,12 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
               stream);
   }
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view local,
-                                          const CallOptions& options) {
+                                          const CallOptions& options) try {
   const ConstTensorView bytes(local.data(), DType::u8, {static_cast<std::int64_t>(local.size())});
   constexpr std::string_view caller = "all_gather_bytes";
   std::vector<std::string> result;
@@ -333,10 +343,12 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
   for (int r = 0; r < group.size(); ++r)
     result.emplace_back(data + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
-                     const CallOptions& options) {
+                     const CallOptions& options) try {
   constexpr std::size_t message_bytes = 1024;  // The length, then the string if it fits.
   constexpr std::size_t small = message_bytes - sizeof(std::uint64_t);
   const bool at_root = group.rank() == root;
@@ -368,6 +380,8 @@ void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
   internal::host_call(group, {.kind = Operation::broadcast, .root = root}, options, prepare,
                       "broadcast_bytes");
   if (!at_root) bytes = std::move(received);
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace tutti

@@ -76,7 +76,7 @@ List read(std::span<const std::byte> message) {
 
 std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
                                                     std::span<const ConstTensorView> locals,
-                                                    const CallOptions& options) {
+                                                    const CallOptions& options) try {
   const auto stream = options.stream;
   internal::Writer message;
   ConstTensorView bytes;
@@ -135,6 +135,8 @@ std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
     for (std::size_t i = 0; i < result[r].size(); ++i)
       copy_rows(group, result[r][i].data(), lists[r].arrays[i].data, result[r][i].bytes(), stream);
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace tutti

@@ -101,7 +101,7 @@ Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
 }
 
 PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, double fill,
-                         const RowLayout& given, const CallOptions& options, Work* work) {
+                         const RowLayout& given, const CallOptions& options, Work* work) try {
   constexpr std::string_view caller = "all_gather_padded";
   const auto local = as_rows(array);
   std::vector<std::byte> element;
@@ -165,6 +165,8 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   if (!metadata) mine.name = name;
   call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller, work);
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace

@@ -42,12 +42,14 @@ std::string to_string(const RowLayout& layout) {
                      counts.size() > shown ? ", ..." : "");
 }
 
-RowLayout exchange_rows(ProcessGroup& group, std::int64_t rows, const CallOptions& options) {
+RowLayout exchange_rows(ProcessGroup& group, std::int64_t rows, const CallOptions& options) try {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), rows);
   const auto own = std::span(counts).subspan(static_cast<std::size_t>(group.rank()), 1);
   internal::host_call(group, {.kind = Operation::all_gather, .in = own, .out = counts, .rows = 1},
                       options);
   return RowLayout(counts);
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace tutti

@@ -51,7 +51,7 @@ bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, boo
 /// Reduces numbers in host memory over all ranks. Gathers and combines them here if the group's
 /// device cannot reduce them.
 void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& sync_op,
-                    const CallOptions& options) {
+                    const CallOptions& options) try {
   if (!is_combined_on_host(group, data.dtype, sync_op, options.order_fixed))
     return internal::host_call(
         group, {.kind = Operation::all_reduce, .in = data, .out = data}, options,
@@ -72,6 +72,8 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& s
   std::vector<const void*> parts;
   for (std::size_t r = 0; r < ranks; ++r) parts.push_back(all.data() + r * data.bytes());
   internal::fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
+} catch (...) {
+  internal::end_calls(group);
 }
 
 /// Reduces one number over all ranks.
@@ -185,7 +187,7 @@ double global_mean(ProcessGroup& group, double sum, double count, const CallOpti
 // unrelated numbers or wait for numbers that are never sent. A gather of so few bytes is as fast;
 // all ranks then know all names and add in the same order.
 std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss> losses,
-                                  const CallOptions& options) {
+                                  const CallOptions& options) try {
   const auto messages = all_gather_bytes(group, encode(losses), options);
   auto sums = decode(messages[0]);
   for (int r = 1; r < group.size(); ++r) {
@@ -203,6 +205,8 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
   std::vector<double> means;
   for (const auto& loss : sums) means.push_back(mean_of(loss.sum, loss.count));
   return means;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows) {
@@ -219,8 +223,8 @@ void LossAccumulator::expect(std::string_view name) {
   sums_[std::string(name)].expected = true;
 }
 
-std::vector<std::pair<std::string, double>> LossAccumulator::reduce(ProcessGroup& group,
-                                                                    const CallOptions& options) {
+std::vector<std::pair<std::string, double>> LossAccumulator::reduce(
+    ProcessGroup& group, const CallOptions& options) try {
   std::vector<NamedLoss> losses;
   for (const auto& [name, loss] : sums_) losses.push_back({name, loss.sum, loss.rows});
   const auto means = reduce_losses(group, losses, options);
@@ -229,6 +233,8 @@ std::vector<std::pair<std::string, double>> LossAccumulator::reduce(ProcessGroup
   std::erase_if(sums_, [](const auto& entry) { return !entry.second.expected; });
   for (auto& [name, loss] : sums_) loss = {.expected = true};
   return result;
+} catch (...) {
+  internal::end_calls(group);
 }
 
 }  // namespace tutti
