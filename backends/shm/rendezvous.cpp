@@ -314,7 +314,14 @@ class Assembly {
 }  // namespace
 
 std::shared_ptr<Member> join(const BackendInit& init) {
-  return std::make_shared<Member>(init, Assembly(init).run());
+  auto made = Assembly(init).run();
+  const auto memory = made.memory;
+  try {
+    return std::make_shared<Member>(init, std::move(made));
+  } catch (...) {  // The other ranks have a group already.
+    (void)memory.break_group(init.rank, internal::to_error(std::current_exception()));
+    throw;
+  }
 }
 
 }  // namespace tutti::backend::shm

@@ -22,6 +22,7 @@
 #include "messages.hpp"
 #include "rendezvous.hpp"
 #include "values/cores.hpp"
+#include "values/current_error.hpp"
 #include "values/described.hpp"
 #include "values/fail.hpp"
 
@@ -32,11 +33,20 @@ constexpr int most_ranks = 256;  // Whose rings take 277 MB.
 
 class ShmBackend final : public HostBackend {
  public:
-  explicit ShmBackend(const BackendInit& init)
-      : ShmBackend(init, internal::GroupNames(init.name, init.whole)) {}
-  ShmBackend(const BackendInit& init, const internal::GroupNames& names)
+  static std::unique_ptr<Backend> make(const BackendInit& init) {
+    const auto member = join(init);
+    try {
+      return std::make_unique<ShmBackend>(init, internal::GroupNames(init.name, init.whole),
+                                          member);
+    } catch (...) {  // The other ranks have a group already.
+      (void)member->fail(internal::to_error(std::current_exception()));
+      throw;
+    }
+  }
+  ShmBackend(const BackendInit& init, const internal::GroupNames& names,
+             std::shared_ptr<Member> member)
       : HostBackend(names.group(), init.rank, names(init.rank)),
-        member_(join(init)),
+        member_(std::move(member)),
         memory_(init.memory == nullptr ? member_->memory() : *init.memory),
         messages_(std::make_shared<Messages>(member_)) {
     member_->on_failure(
@@ -119,7 +129,7 @@ const BackendEntry entry{
       if (init.size > most_ranks)
         internal::failf(Errc::unsupported, "backend 'shm' has at most {} ranks, not {}", most_ranks,
                         init.size);
-      return std::make_unique<ShmBackend>(init);
+      return ShmBackend::make(init);
     },
     .details = details,
     .receives_from_any = true,

@@ -101,19 +101,23 @@ PostLocalSgdState::PostLocalSgdState(std::int64_t start_step, ProcessGroup* sub_
           start_step);
 }
 
-std::string PostLocalSgdState::save() const {
+std::string PostLocalSgdState::save() const try {
   internal::Writer out;
   out.i64(step_);
   return internal::seal(local_sgd_magic, out);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
-void PostLocalSgdState::load(std::string_view state) {
+void PostLocalSgdState::load(std::string_view state) try {
   auto in = internal::unseal(local_sgd_magic, local_sgd_text, state).content;
   const auto step = in.i64();
   in.end();
   if (step < 0)
     failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", local_sgd_text, state.size());
   step_ = step;
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket) {
@@ -138,7 +142,7 @@ CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
 
 PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t period,
                                              std::int64_t warmup_steps,
-                                             const std::optional<OuterOptimizer>& outer)
+                                             const std::optional<OuterOptimizer>& outer) try
     : group_(group.share()), period_(period), warmup_steps_(warmup_steps) {
   if (period < 1)
     failf(Errc::invalid_argument, "period of PeriodicModelAverager is {}; it must be 1 or more",
@@ -154,6 +158,8 @@ PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t p
     failf(Errc::invalid_argument,
           "momentum of OuterOptimizer is {}; it must be 0 or more, and below 1", outer->momentum);
   outer_ = std::make_unique<Outer>(Outer{*outer, {}});
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAverager&&) noexcept = default;
@@ -167,15 +173,17 @@ void PeriodicModelAverager::set_step(std::int64_t step) {
   step_ = step;
 }
 
-std::string PeriodicModelAverager::save() const {
+std::string PeriodicModelAverager::save() const try {
   internal::Writer out;
   out.i64(step_);
   const KeptArrays none;
   (outer_ ? outer_->arrays : none).write(out);
   return internal::seal(averager_magic, out);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
-void PeriodicModelAverager::load(std::string_view state) {
+void PeriodicModelAverager::load(std::string_view state) try {
   auto in = internal::unseal(averager_magic, averager_text, state).content;
   const auto step = in.i64();
   auto arrays = KeptArrays::read(in);
@@ -188,6 +196,8 @@ void PeriodicModelAverager::load(std::string_view state) {
           averager_text, arrays.size());
   step_ = step;
   if (outer_) outer_->arrays = std::move(arrays);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 void PeriodicModelAverager::check(std::span<const TensorView> parameters) const {

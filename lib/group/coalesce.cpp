@@ -182,6 +182,9 @@ Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) try
                       group->name());
   }
 } catch (const std::bad_alloc&) {
+  // Peers may wait for the call that this rank cannot collect.
+  for (auto* group : groups)
+    if (group != nullptr) internal::Core::of(*group).break_with(internal::out_of_memory(), false);
   throw Error(internal::out_of_memory());
 }
 

@@ -101,7 +101,10 @@ ProcessGroup Core::make_part(Part part, int rank) {
       return ProcessGroup(std::move(core));
     }
   } catch (...) {
-    throw Error(part.rendezvous->give_up(to_error(std::current_exception())));
+    const Error error = part.rendezvous->give_up(to_error(std::current_exception()));
+    // The other members may have the part already. It shares the connections of this group.
+    if (error.code() == Errc::resource_exhausted) break_with(error, false);
+    throw Error(error);
   }
   if (choice_.entry == nullptr)
     failf(Errc::unsupported,

@@ -41,12 +41,14 @@ bool is_name(std::string_view text) {
 }  // namespace
 
 RankingLoss::RankingLoss(std::string_view name, std::int64_t classes, double temperature,
-                         const PoolOptions& pool)
+                         const PoolOptions& pool) try
     : name_(name), classes_(classes), temperature_(temperature) {
   internal::losses::check_classes(name, classes);
   check_temperature(name, temperature);
   check_pool(name, pool);
   queue_ = std::make_unique<RowQueue>(classes, pool);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 RankingLoss::RankingLoss(RankingLoss&&) noexcept = default;
@@ -95,7 +97,7 @@ void RankingLoss::load(std::string_view state) {
   load_as(0, 1, state);
 }
 
-void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
+void RankingLoss::load_as(int rank, int ranks, std::string_view state) try {
   internal::losses::named(name_, [&] {
     // Refuses the state of another loss: its queue would load, but the temperatures of two losses
     // have different units.
@@ -108,6 +110,8 @@ void RankingLoss::load_as(int rank, int ranks, std::string_view state) {
     }
     temperature_ = queue_->load(state, rank, ranks);
   });
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 }  // namespace losses

@@ -7,6 +7,7 @@
 
 #include <tutti/metrics.hpp>
 
+#include "group/call.hpp"
 #include "kernels/gradients.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
@@ -62,7 +63,7 @@ constexpr std::string_view float_dtypes = "f16, bf16, f32 or f64";
 }  // namespace
 
 void ScoredRows::add(const ConstTensorView& scores, const ConstTensorView& targets,
-                     const ConstTensorView& weights) {
+                     const ConstTensorView& weights) try {
   const auto n = scores.shape.rows();
   const auto of_targets = targets.dtype;
   check("scores", scores, n, internal::has_gradient(scores.dtype), float_dtypes);
@@ -93,9 +94,11 @@ void ScoredRows::add(const ConstTensorView& scores, const ConstTensorView& targe
     if (weight[i] != 0) rows.push_back({score[i] + 0.0, target[i] == 0 ? -weight[i] : weight[i]});
   }
   rows_.insert(rows_.end(), rows.begin(), rows.end());
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
-void ScoredRows::merge(const ScoredRows& other) {
+void ScoredRows::merge(const ScoredRows& other) try {
   if (weighted_ != other.weighted_)
     failf(Errc::invalid_argument, "rows {} weights cannot be merged with rows {} weights",
           weighted_ ? "with" : "without", other.weighted_ ? "with" : "without");
@@ -104,6 +107,8 @@ void ScoredRows::merge(const ScoredRows& other) {
   const auto added = other.rows_.size();  // `other` may be this object.
   rows_.resize(old + added);
   std::copy_n(other.rows_.begin(), added, rows_.begin() + static_cast<std::ptrdiff_t>(old));
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 void ScoredRows::reset() noexcept {
@@ -112,16 +117,18 @@ void ScoredRows::reset() noexcept {
   invalid_.clear();
 }
 
-std::string ScoredRows::save() const {
+std::string ScoredRows::save() const try {
   if (!invalid_.empty()) fail(Errc::invalid_argument, invalid_);
   internal::Writer out;
   out.reserve(16 + rows_.size() * sizeof(Row));
   out.u8(weighted_ ? 1 : 0).u64(rows_.size());
   for (const auto& row : rows_) out.f64(row.score).f64(row.weight);
   return internal::seal(magic, out);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
-void ScoredRows::load(std::string_view state) {
+void ScoredRows::load(std::string_view state) try {
   auto in = internal::unseal(magic, text, state).content;
   if (const bool weighted = in.u8() != 0; weighted != weighted_)
     failf(Errc::invalid_argument, "the saved rows are {} weights, these are {}; make them alike",
@@ -132,6 +139,8 @@ void ScoredRows::load(std::string_view state) {
   for (std::size_t i = 0; i < numbers.size(); i += 2)
     loaded.rows_.push_back({numbers[i], numbers[i + 1]});
   *this = std::move(loaded);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 }  // namespace metrics

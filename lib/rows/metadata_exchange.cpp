@@ -186,7 +186,9 @@ MetadataExchange::MetadataExchange(ProcessGroup& group, const GatherRequest& unc
     return gather_error(Errc::mismatch, group, request.caller, static_cast<int>(r), text);
   };
   for (std::size_t r = 0; r < ranks; ++r) {
-    if (const auto why = refusal_of([&] { messages_.push_back(read(slot(r))); }))
+    const auto why = refusal_of([&] { messages_.push_back(read(slot(r))); });
+    if (why && why->code() == Errc::resource_exhausted) throw Error(*why);
+    if (why)
       throw mismatch(r, fmt::format("the message of rank {} cannot be read: {}; all ranks need the "
                                     "same version of the library",
                                     r, why->message()));

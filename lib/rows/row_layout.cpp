@@ -10,7 +10,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-RowLayout::RowLayout(std::span<const std::int64_t> counts) : counts_(counts.begin(), counts.end()) {
+RowLayout::RowLayout(std::span<const std::int64_t> counts) try
+    : counts_(counts.begin(), counts.end()) {
   offsets_.reserve(counts.size() + 1);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] < 0)
@@ -24,11 +25,15 @@ RowLayout::RowLayout(std::span<const std::int64_t> counts) : counts_(counts.begi
     offsets_.push_back(sum);
     max_ = std::max(max_, counts[r]);
   }
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
-RowLayout RowLayout::equal(int ranks, std::int64_t rows_of_each) {
+RowLayout RowLayout::equal(int ranks, std::int64_t rows_of_each) try {
   return RowLayout(
       std::vector<std::int64_t>(static_cast<std::size_t>(std::max(ranks, 0)), rows_of_each));
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 bool RowLayout::is_equal() const noexcept {

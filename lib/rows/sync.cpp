@@ -209,7 +209,7 @@ std::vector<double> reduce_losses(ProcessGroup& group, std::span<const NamedLoss
   internal::end_calls(group);
 }
 
-void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows) {
+void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows) try {
   if (rows < 0)
     internal::failf(Errc::invalid_argument, "loss '{}' has {} rows; the number must be 0 or more",
                     name, rows);
@@ -217,10 +217,14 @@ void LossAccumulator::add(std::string_view name, double mean, std::int64_t rows)
   if (rows == 0) return;
   loss.sum += mean * static_cast<double>(rows);
   loss.rows += static_cast<double>(rows);
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
-void LossAccumulator::expect(std::string_view name) {
+void LossAccumulator::expect(std::string_view name) try {
   sums_[std::string(name)].expected = true;
+} catch (...) {
+  internal::end_calls(nullptr);
 }
 
 std::vector<std::pair<std::string, double>> LossAccumulator::reduce(

@@ -81,12 +81,11 @@ void run_rank(int rank, const std::string& backend, std::shared_ptr<Store> store
     if (allocation_fails()) fail(Errc::resource_exhausted, "the memory of the test has ended");
   });
   const auto begin = [&] {
-    if (rank == 0) fail_allocation(n);
+    if (rank == 0) fail_allocation(n, trial.frames);
   };
   const auto end = [&] {
     if (rank != 0) return;
     trial.has_failed = end_failing() || trial.has_failed;
-    trial.frames = failed_frames();
   };
   const GroupOptions options{.backend = backend,
                              .store = std::move(store),

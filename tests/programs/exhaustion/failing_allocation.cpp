@@ -44,7 +44,7 @@ constinit Range library{};
 constinit Range gloo{};
 constinit std::atomic<std::int64_t> left{0};  // Until the failing allocation; 0: none fails.
 constinit std::atomic<bool> has_failed{false};
-constinit Frames frames{};
+constinit Frames* frames = nullptr;
 
 /// The calls above an allocation. It is the library's if the innermost frame of the library or of
 /// Gloo is the library's: templates may be in the standard library or in the test.
@@ -75,7 +75,7 @@ bool allocation_fails() noexcept {
   Calls calls;
   _Unwind_Backtrace(visit, &calls);
   if (!calls.of_library || left.load() <= 0 || left.fetch_sub(1) != 1) return false;
-  frames = calls.addresses;
+  *frames = calls.addresses;
   has_failed = true;
   return true;
 }
@@ -98,21 +98,17 @@ void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void fail_allocation(std::int64_t n) noexcept {
+void fail_allocation(std::int64_t n, Frames& into) noexcept {
   library = find_library("libtutti.so");
   gloo = find_library("libgloo.so");
   has_failed = false;
-  frames = {};
+  frames = &into;
   left = n;
 }
 
 bool end_failing() noexcept {
   left = 0;
   return has_failed;
-}
-
-const Frames& failed_frames() noexcept {
-  return frames;
 }
 
 }  // namespace tutti::test

@@ -139,7 +139,8 @@ bool gathers(ProcessGroup& group, const Begin& begin) {
   Arrays a(group);
   Floats large(40'000, 1);
   std::string text = group.rank() == 0 ? std::string(5000, 'a') : std::string();
-  const std::array<ConstTensorView, 2> two{a.x, a.z};
+  const std::array<ConstTensorView, 2> two{a.x, a.y};
+  const RowLayout layout({10'000, 30'000});
   begin();
   const auto rows = all_gather_rows(group, a.x);
   bool right = rows.data.values<float>()[many - 1] == 1 && rows.data.values<float>()[many] == 2;
@@ -148,25 +149,25 @@ bool gathers(ProcessGroup& group, const Begin& begin) {
   (void)all_gather_rows_async(group, large).get();
   (void)all_gather_padded(group, large, -1);
   (void)gather_rows(group, large, 1);
-  (void)scatter_rows(group, large, RowLayout({10'000, 30'000}), 0);
+  (void)scatter_rows(group, large, layout, 0);
   (void)all_to_all_rows(group, large);
   right = right && gather_all_tensors(group, large).size() == 2;
   right = right && gather_all_tensors(group, std::span<const ConstTensorView>(two)).size() == 2;
   right = right && all_gather_bytes(group, text).front().size() == 5000;
   broadcast_bytes(group, text, 0);
-  (void)reduce_scatter_rows(group, large, RowLayout({10'000, 30'000}));
+  (void)reduce_scatter_rows(group, large, layout);
   return right && text.size() == 5000;
 }
 
 bool syncs(ProcessGroup& group, const Begin& begin) {
   Arrays a(group);
+  LossAccumulator losses;
+  losses.add("a name that is longer than a short string", 2, 1);
   begin();
   bool right = sync_ddp(2.0, &group, "mean") == 2;
   (void)sync_ddp(TensorView(a.x), &group);
   (void)all_gather_ddp_if_available(a.x, &group);
   right = right && global_mean(group, 3, 1) == 3;
-  LossAccumulator losses;
-  losses.add("a name that is longer than a short string", 2, 1);
   return right && losses.reduce(group).front().second == 2;
 }
 
@@ -185,18 +186,20 @@ bool losses_of_two(ProcessGroup& group, const Begin& begin) {
   const auto column = view(std::span(scores), Shape({300, 1}));
   const auto rows = view(std::span(scores), Shape({100, 3}));
   const auto classes = std::span(targets).first(100);
-  begin();
+  const Floats all_ones(300, 1);
+  const auto ones = view(std::span(all_ones), Shape({300, 1}));
   losses::SmoothAp smooth_ap({.pool = {.queue = 64}});
   losses::PAucAtBudget p_auc;
   losses::RecallAtQuantile recall;
-  losses::SigmoidFocal sigmoid;
-  losses::SoftmaxFocal softmax;
-  losses::CrossEntropy cross_entropy;
+  const losses::SigmoidFocal sigmoid;
+  const losses::SoftmaxFocal softmax;
+  const losses::CrossEntropy cross_entropy;
+  begin();
   bool right = smooth_ap(group, {column, targets}).loss > 0;
   right = right && smooth_ap(group, {column, targets}).loss > 0;
   right = right && std::isfinite(p_auc(group, {column, targets}).loss);
   right = right && std::isfinite(recall(group, {column, targets}).loss);
-  right = right && sigmoid(group, column, targets).loss > 0;
+  right = right && sigmoid(group, column, ones).loss > 0;
   right = right && softmax(group, rows, classes).loss > 0;
   return right && cross_entropy(group, {rows, classes}).loss > 0;
 }
@@ -213,6 +216,26 @@ bool measures(ProcessGroup& group, const Begin& begin) {
   bool right = metrics::auroc(group, rows) > 0;
   const auto all = metrics::binary_metrics(group, more, {.precisions = {0.3}, .quantiles = {0.5}});
   return right && all.auroc > 0 && all.recalls.size() == 1;
+}
+
+/// Objects that one rank makes, without a call.
+bool objects(ProcessGroup& group, const Begin& begin) {
+  const auto [scores, targets] = scored(300);
+  begin();
+  losses::SmoothAp loss({.pool = {.queue = 64}});
+  const losses::SoftmaxFocal focal;
+  ddp::PeriodicModelAverager averager(group, 1, 0, ddp::OuterOptimizer{});
+  LossAccumulator losses;
+  losses.add("a name that is longer than a short string", 2, 1);
+  metrics::ScoredRows rows;
+  rows.add(scores, targets);
+  metrics::ScoredRows copy;
+  copy.load(rows.save());
+  rows.merge(copy);
+  averager.load(averager.save());
+  loss.load(loss.save());
+  return rows.rows().size() == 600 && RowLayout::equal(2, 3).total() == 6 &&
+         !group.trace().empty() && group.local_size() == 2;
 }
 
 /// Two parameters, of which the second is large.
@@ -245,8 +268,8 @@ bool reducer(ProcessGroup& group, const Begin& begin) {
 bool averager(ProcessGroup& group, const Begin& begin) {
   Gradients g(group);
   const std::array<TensorView, 2> parameters{g.small, g.large};
-  begin();
   ddp::PeriodicModelAverager averager(group, 1, 0, ddp::OuterOptimizer{});
+  begin();
   averager.average(parameters);
   g.large.assign(g.large.size(), static_cast<float>(group.rank()));
   averager.average(parameters);
@@ -269,7 +292,7 @@ const std::vector<Phase>& all_phases() {
       {"verbs", verbs},          {"async", async},           {"coalesced", coalesced},
       {"messages", messages},    {"gathers", gathers},       {"syncs", syncs},
       {"losses", losses_of_two}, {"metrics", measures},      {"reducer", reducer},
-      {"averager", averager},
+      {"averager", averager},    {"objects", objects},
   };
   return all;
 }
