@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <random>
 #include <span>
 #include <string>
@@ -250,6 +251,8 @@ Connections rendezvous(const MeshInit& init) {
   try {
     const BatchPolicy batch(init.settings.batch);  // Gloo's thread inherits this too.
     made.device = ::gloo::transport::tcp::CreateDevice(attr);
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
     internal::failf(Errc::backend, "gloo: cannot use {} ({}): {}", made.interface.name,
                     made.interface.address, error.what());

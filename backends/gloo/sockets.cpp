@@ -65,7 +65,7 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 
 }  // namespace
 
-void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept {
+void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) {
   // The number of 8-byte fields in a frame's header. The token's field depends on Gloo's version.
   constexpr std::uint32_t fields = 7;
   constexpr std::uint32_t drop = 0;

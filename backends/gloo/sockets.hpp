@@ -14,7 +14,7 @@ namespace tutti::backend::gloo {
 /// Makes the kernel drop every data segment that lacks `token` in its first fields, on these
 /// listeners and on the sockets they accept. Some frames of an unauthenticated peer would make Gloo
 /// end the process (transport/tcp/pair.cc).
-void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) noexcept;
+void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners);
 
 /// The sockets of a mesh. Gloo does not expose them, so they are found among the descriptors of
 /// this process by the addresses of its pairs. The descriptors are duplicates: Gloo may close its

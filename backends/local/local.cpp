@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,8 @@
 
 namespace tutti::backend::local {
 namespace {
+
+using namespace std::chrono_literals;
 
 /// The shared states of this process that ranks may still look up. A pointer in the store would be
 /// simpler, but it could dangle when a rank never joins.
@@ -118,6 +122,10 @@ std::shared_ptr<SharedState> find_shared_state(const BackendInit& init,
   }
   cores = internal::count_cores(all);
   if (init.rank != 0) shared = SharedStates::of_process().find(first.shared);
+  // Rank 0 may have given up, and tells why in a moment.
+  for (const auto soon = Deadline::after(1s); shared == nullptr && !soon.expired();
+       std::this_thread::sleep_for(1ms))
+    rendezvous.check();
   if (shared == nullptr)
     internal::failf(Errc::timeout, "group '{}': rank 0 of {} left before this rank joined",
                     init.name, init.size);

@@ -70,7 +70,9 @@ PeerInfo decode(const Bytes& bytes, int rank) {
 /// The start of a process in ticks since the boot; 0 if it has ended.
 std::uint64_t start_of(std::int64_t process) {
   std::string line;
-  std::getline(std::ifstream(fmt::format("/proc/{}/stat", process)), line);
+  std::ifstream file(fmt::format("/proc/{}/stat", process));
+  file.exceptions(std::ios::badbit);  // Otherwise lack of memory reads as a process that has ended.
+  std::getline(file, line);
   // "7 (name) S ...": the state is field 3, the start field 22. The name may contain anything.
   std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string field;

@@ -11,6 +11,7 @@
 
 #include "backend/row_lists.hpp"
 #include "group/core.hpp"
+#include "values/current_error.hpp"
 #include "values/described.hpp"
 #include "values/fail.hpp"
 
@@ -139,10 +140,12 @@ class Batch final : public internal::Collector {
     }
   }
 
-  void abandon() noexcept {
+  /// `lack`: not null if memory has run out.
+  void abandon(const Error* lack = nullptr) noexcept {
     if (launched_) return;
     state_->abandoned();
     if (ops_.empty()) return;
+    if (lack != nullptr) return core_->break_with(*lack, false);
     const auto why = internal::described(Errc::invalid_argument, [&] {
       return Error(Errc::invalid_argument,
                    fmt::format("a Coalesce of {} calls on group '{}' ended without launch(); "
@@ -215,7 +218,9 @@ Work Coalesce::launch() {
       for (auto& batch : impl_->batches) works.push_back(batch.launch());
     } catch (...) {
       // Breaks the remaining groups: their peers make a call that this rank will not make.
-      for (auto& rest : impl_->batches) rest.abandon();
+      const Error error = internal::to_error(std::current_exception());
+      const bool lacks = error.code() == Errc::resource_exhausted;
+      for (auto& rest : impl_->batches) rest.abandon(lacks ? &error : nullptr);
       throw;
     }
     return Work::all(works);

@@ -36,6 +36,7 @@ std::size_t limit_of(const std::string& directory) {
 
 std::string text_of(const std::string& path) {
   std::ostringstream text;
+  text.exceptions(std::ios::badbit);  // Otherwise lack of memory cuts off the text.
   text << std::ifstream(path).rdbuf();
   return text.str();
 }

@@ -43,7 +43,9 @@ HostIdentity host_identity() {
                         .users = target("/proc/self/ns/user"),
                         .user = std::to_string(::geteuid())};
   errno = 0;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> identity.boot;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  file.exceptions(std::ios::badbit);  // Otherwise lack of memory reads as an empty text.
+  file >> identity.boot;
   if (errno == EMFILE || errno == ENFILE)
     failf(Errc::resource_exhausted, "cannot read the identity of this host: {}",
           std::strerror(errno));

@@ -193,7 +193,7 @@ bool losses_of_two(ProcessGroup& group, const Begin& begin) {
   losses::RecallAtQuantile recall;
   const losses::SigmoidFocal sigmoid;
   const losses::SoftmaxFocal softmax;
-  const losses::CrossEntropy cross_entropy;
+  const losses::CrossEntropy cross_entropy({.classes = 3});
   begin();
   bool right = smooth_ap(group, {column, targets}).loss > 0;
   right = right && smooth_ap(group, {column, targets}).loss > 0;
