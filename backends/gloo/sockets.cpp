@@ -1,6 +1,7 @@
 #include "sockets.hpp"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/sockios.h>
@@ -13,9 +14,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -42,9 +45,15 @@ void close_on_exec(int descriptor) {
 
 std::vector<int> descriptors_of_process() {
   std::vector<int> all;
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored))
-    all.push_back(std::atoi(entry.path().filename().c_str()));
+  // Not std::filesystem::directory_iterator, which ends the process if it has no memory
+  // (libstdc++ 12).
+  struct Close {
+    void operator()(DIR* directory) const noexcept { ::closedir(directory); }
+  };
+  const std::unique_ptr<DIR, Close> directory(::opendir("/proc/self/fd"));
+  if (directory == nullptr) return all;
+  while (const auto* entry = ::readdir(directory.get()))
+    if (entry->d_name[0] != '.') all.push_back(std::atoi(entry->d_name));
   return all;
 }
 

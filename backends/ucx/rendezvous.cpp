@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "backend/rendezvous.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
+#include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 #include "values/host_identity.hpp"
@@ -90,6 +92,15 @@ class Connector {
 
   /// Returns the processes of all ranks.
   std::vector<Process> connect(Worker& worker) {
+    try {
+      return exchange_and_connect(worker);
+    } catch (...) {
+      throw Error(told(worker, internal::to_error(std::current_exception())));
+    }
+  }
+
+ private:
+  std::vector<Process> exchange_and_connect(Worker& worker) {
     const PeerInfo own{internal::host_identity(), Process::own(), internal::usable_cores(),
                        worker.address()};
     const auto infos = rendezvous_.exchange("ucx/address", encode(own));
@@ -109,7 +120,20 @@ class Connector {
     return processes;
   }
 
- private:
+  /// Ends the rendezvous of all ranks because this one has run out of memory; returns the error.
+  /// UCX 1.13 ends the process of a peer whose connection breaks while it is being made
+  /// (uct/tcp/tcp_ep.c). So the worker serves the peers until they have found the error, for which
+  /// they look every 100 ms.
+  Error told(Worker& worker, const Error& why) noexcept {
+    if (why.code() != Errc::resource_exhausted || std::exchange(has_told_, true)) return why;
+    const Error error = rendezvous_.give_up(why);
+    try {
+      for (const auto limit = Deadline::after(300ms); !limit.expired();) worker.attend(20ms);
+    } catch (...) {
+    }
+    return error;
+  }
+
   void check_one_host(const std::vector<PeerInfo>& peers) const {
     const auto& own = peers[static_cast<std::size_t>(init_.rank)].host;
     for (int r = 0; r < init_.size; ++r) {
@@ -138,8 +162,9 @@ class Connector {
       for (auto& request : requests)
         if (request.peer >= 0) await(worker, request);
     } catch (...) {
+      const Error error = told(worker, internal::to_error(std::current_exception()));
       worker.close();  // Before the requests are destroyed.
-      throw;
+      throw Error(error);
     }
   }
 
@@ -169,6 +194,7 @@ class Connector {
   const Transports& transports_;
   internal::Rendezvous rendezvous_{init_};
   const internal::GroupNames& names_ = rendezvous_.names();
+  bool has_told_ = false;
 };
 
 }  // namespace

@@ -122,7 +122,9 @@ Error Rendezvous::give_up(const Error& why) noexcept {
                      {.rank = where.rank, .missing = where.missing});
     const auto mine = to_bytes(encode_error(told));
     const auto held = failures_->compare_set(failed, {}, mine);
-    return held == mine ? own : decode_error(to_text(held));
+    // A peer may have noticed the lack of memory before, by its consequences.
+    const bool is_first = held == mine || why.code() == Errc::resource_exhausted;
+    return is_first ? own : decode_error(to_text(held));
   } catch (...) {  // Without the store the others wait until their deadline.
     return why;
   }

@@ -51,7 +51,8 @@ class Rendezvous {
   /// that waits for something else may call it often.
   void check();
   /// Ends the rendezvous of all ranks, because this rank cannot make the group. Returns the error
-  /// that all ranks throw: of the rank that gave up first.
+  /// that all ranks throw: of the rank that gave up first. Returns a lack of memory of this rank
+  /// even if another one gave up before.
   Error give_up(const Error& why) noexcept;
 
  private:
