@@ -7,7 +7,7 @@ may_install=yes
 packages_changed=no
 
 build_packages=(g++ meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-dev libcli11-dev nlohmann-json3-dev libgloo-dev
-  libucx-dev)
+  libucx-dev libssl-dev)
 
 say() { printf '\n==> %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }

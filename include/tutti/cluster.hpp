@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,14 @@ struct ClusterInfo {
   std::string store{};      ///< Address of the store: "tcp://host:port", "file:///dir".
   bool hosts_store = true;  ///< Rank 0 hosts a tcp store; false: it is already running.
   std::string run{};        ///< Identifies this run and restart; prefix of its keys in the store.
+  /// The file of the job's token (StoreToken::read()). Empty: the store has none.
+  std::string token_file{};
+  std::string job{};             ///< Names the job to an authenticated store.
+  std::uint32_t generation = 0;  ///< The number of restarts of the job, for the same.
+  /// Rank 0 may host a store without a token that other hosts can reach.
+  bool open_store = false;
+  /// False: the processes are not the ranks, but processes that use the store beside them.
+  bool of_ranks = true;
 };
 
 /// The source of the values that the caller of init() left out. Derive from it to use another
@@ -37,6 +46,7 @@ class ClusterEnvironment {
 /// TUTTI_STORE is the address of the store. Without it rank 0 hosts one at MASTER_ADDR, with port
 /// TUTTI_STORE_PORT or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm without
 /// MASTER_ADDR it is on the first host of the step, at a port derived from the job's number.
+/// TUTTI_TOKEN_FILE names the file of the job's token.
 /// docs/launching.md lists all cases.
 class VariablesEnvironment final : public ClusterEnvironment {
  public:

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "launch/cluster.hpp"
+#include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -88,6 +89,12 @@ void check_rank(const char* rank_name, int rank, const char* size_name, int size
                     rank_name, rank, size_name, size);
 }
 
+/// True if Slurm started the step on one host.
+bool slurm_has_one_host() {
+  const auto of_step = read_number("SLURM_STEP_NUM_NODES");
+  return (of_step ? of_step : read_number("SLURM_NNODES")) == 1;
+}
+
 void read_ranks(const Names& names, ClusterInfo& info) {
   const auto rank = read_number(names.rank);
   const auto size = read_number(names.size);
@@ -114,6 +121,7 @@ void read_ranks(const Names& names, ClusterInfo& info) {
   info.local_rank = local_rank.value_or(-1);
   info.local_size = local_size.value_or(-1);
   info.node = read_number(names.node).value_or(-1);
+  if (&names == &slurm && slurm_has_one_host()) info.local_size = info.size;
 }
 
 /// Refuses RANK and WORLD_SIZE left over from torchrun in a script that another launcher runs. They
@@ -180,6 +188,21 @@ int slurm_port() {
   return slurm_first_port + static_cast<int>(job % slurm_ports);
 }
 
+/// Sets what an authenticated store compares.
+void read_job(ClusterInfo& info) {
+  const auto restarts = [&info](const char* name) {
+    info.generation = static_cast<std::uint32_t>(read_number(name).value_or(0));
+  };
+  if (info.launcher == torchrun.launcher) {
+    info.job = read_text("TORCHELASTIC_RUN_ID");
+    restarts("TORCHELASTIC_RESTART_COUNT");
+  } else if (info.launcher == slurm.launcher) {
+    info.job = fmt::format("{}.{}", read_text("SLURM_JOB_ID"), read_text("SLURM_STEP_ID"));
+    restarts("SLURM_RESTART_COUNT");
+  }
+  if (const auto job = read_text("TUTTI_JOB"); !job.empty()) info.job = job;
+}
+
 /// Returns the prefix of this run's keys. A store may outlive a restart of the job, and two steps
 /// of a job may use the same address.
 std::string read_run(const ClusterInfo& info) {
@@ -202,6 +225,9 @@ std::string read_run(const ClusterInfo& info) {
 
 void internal::read_store(ClusterInfo& info) {
   const bool of_slurm = info.launcher == slurm.launcher;
+  info.token_file = read_text("TUTTI_TOKEN_FILE");
+  info.open_store = environment_switch("TUTTI_STORE_OPEN", false);
+  read_job(info);
   if (const auto store = read_text("TUTTI_STORE"); !store.empty()) {
     info.store = store;
     info.hosts_store = read_text("TUTTI_STORE_HOSTED") != "1";

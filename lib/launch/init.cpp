@@ -12,6 +12,7 @@
 
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/store/store_server.hpp>
+#include <tutti/store/token.hpp>
 
 #include "launch/cluster.hpp"
 #include "store/is_listening.hpp"
@@ -73,7 +74,7 @@ std::string listen_address(const std::string& host) {
   in6_addr number{};
   const bool numeric = ::inet_pton(AF_INET, host.c_str(), &number) == 1 ||
                        ::inet_pton(AF_INET6, host.c_str(), &number) == 1;
-  return numeric || host == "localhost" ? host : "";
+  return numeric || host == "localhost" ? host : std::string("*");
 }
 
 /// True if the port is taken but nothing listens on it: a closing connection, or another program's
@@ -83,22 +84,62 @@ bool only_held(const Error& error, const std::string& host, int port) {
   return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
 }
 
-std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanoseconds timeout) {
-  const auto host_port = std::string_view(address).substr(tcp.size());
-  const auto colon = std::min(host_port.rfind(':'), host_port.size());
-  std::string host(host_port.substr(0, colon));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  const auto digits = host_port.substr(std::min(colon + 1, host_port.size()));
+/// The host and port of "tcp://host:port".
+struct TcpAddress {
+  std::string host{};
   int port = 0;
-  (void)std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (host.empty() || port < 1 || port > 65535)
-    return open_store(address, timeout);  // The connection's error explains the failure.
+  bool valid() const { return !host.empty() && port >= 1 && port <= 65535; }
+};
+
+TcpAddress parse_tcp(std::string_view address) {
+  const auto host_port = address.substr(tcp.size());
+  const auto colon = std::min(host_port.rfind(':'), host_port.size());
+  auto host = host_port.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    host = host.substr(1, host.size() - 2);
+  const auto digits = host_port.substr(std::min(colon + 1, host_port.size()));
+  TcpAddress parsed{.host = std::string(host)};
+  (void)std::from_chars(digits.data(), digits.data() + digits.size(), parsed.port);
+  return parsed;
+}
+
+bool is_loopback(const std::string& host) {
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  return host == "localhost";
+}
+
+/// The address of a store that rank 0 hosts. Without a token it is on loopback, unless the ranks
+/// ask for another one. Every rank decides by values that are the same on all.
+std::string hosted_address(const ClusterInfo& info) {
+  const auto wanted = parse_tcp(info.store);
+  if (!wanted.valid() || !info.token_file.empty() || info.open_store || is_loopback(wanted.host))
+    return info.store;
+  if (info.local_size == info.size) return fmt::format("{}127.0.0.1:{}", tcp, wanted.port);
+  internal::failf(
+      Errc::invalid_argument,
+      "the store at {} would listen for other hosts without authentication; set TUTTI_TOKEN_FILE "
+      "on every host to a file with the same secret (openssl rand -hex 32 > FILE; chmod 600 FILE), "
+      "or TUTTI_STORE_OPEN=1 if only trusted programs reach this network",
+      info.store);
+}
+
+std::shared_ptr<Store> host_store(const std::string& address, const ClusterInfo& info,
+                                  const StoreIdentity& identity, std::chrono::nanoseconds timeout) {
+  const auto [host, port] = parse_tcp(address);
   auto hosted = std::make_shared<HostedStore>();
   const auto deadline = Deadline::after(timeout);
+  const StoreServerOptions options{.host = listen_address(host),
+                                   .port = port,
+                                   .token = identity.token,
+                                   .job = info.job,
+                                   .generation = info.generation,
+                                   .size = info.of_ranks ? info.size : 0};
   while (hosted->server == nullptr) {
     try {
-      hosted->server = std::make_unique<StoreServer>(
-          StoreServerOptions{.host = listen_address(host), .port = port});
+      hosted->server = std::make_unique<StoreServer>(options);
     } catch (const Error& error) {
       if (!only_held(error, host, port) || deadline.expired())
         internal::failf(error.code(),
@@ -108,7 +149,7 @@ std::shared_ptr<Store> host_store(const std::string& address, std::chrono::nanos
       std::this_thread::sleep_for(hold_pause);
     }
   }
-  hosted->client = open_store(address, timeout);
+  hosted->client = open_store(address, timeout, identity);
   return {hosted, hosted->client.get()};
 }
 
@@ -130,8 +171,20 @@ std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
                     info.size,
                     info.launcher.empty() ? "no launcher gives an address"
                                           : info.launcher + " gives no address");
-  const bool hosts = info.hosts_store && info.rank == 0 && info.store.starts_with(tcp);
-  auto store = hosts ? host_store(info.store, timeout) : open_store(info.store, timeout);
+  const bool of_tcp = info.store.starts_with(tcp);
+  StoreIdentity identity;
+  if (of_tcp && !info.token_file.empty())
+    identity = {.token = StoreToken::read(info.token_file),
+                .job = info.job,
+                .generation = info.generation,
+                .rank = info.of_ranks ? info.rank : -1,
+                .size = info.of_ranks ? info.size : 0};
+  const bool by_rank_0 = of_tcp && info.hosts_store;
+  const auto address = by_rank_0 ? hosted_address(info) : info.store;
+  // The connection's error explains an address that is not valid.
+  auto store = by_rank_0 && info.rank == 0 && parse_tcp(address).valid()
+                   ? host_store(address, info, identity, timeout)
+                   : open_store(address, timeout, identity);
   return info.run.empty() ? store : make_prefix_store(std::move(store), info.run);
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <tutti/store/store.hpp>
+#include <tutti/store/token.hpp>
 
 #include "values/fail.hpp"
 
@@ -25,7 +26,7 @@ std::shared_ptr<Store> memory_store_named(const std::string& name) {
 constexpr std::string_view known = "tcp://host:port, file:///directory and memory://name";
 
 std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view host_port,
-                                std::chrono::nanoseconds timeout) {
+                                std::chrono::nanoseconds timeout, const StoreIdentity& identity) {
   const auto colon = host_port.rfind(':');
   auto host = host_port.substr(0, colon);
   const auto digits = colon == std::string_view::npos ? "" : host_port.substr(colon + 1);
@@ -40,19 +41,24 @@ std::shared_ptr<Store> open_tcp(std::string_view address, std::string_view host_
                     "store '{}': expected tcp://HOST:PORT with a name or an IPv4 address, such as "
                     "tcp://host:29500, or an IPv6 address in brackets, such as tcp://[::1]:29500",
                     address);
-  return make_tcp_store(std::string(host), port, timeout);
+  return make_tcp_store(std::string(host), port, timeout, identity);
 }
 
 }  // namespace
 
 std::shared_ptr<Store> open_store(std::string_view address, std::chrono::nanoseconds timeout) {
+  return open_store(address, timeout, StoreIdentity{});
+}
+
+std::shared_ptr<Store> open_store(std::string_view address, std::chrono::nanoseconds timeout,
+                                  const StoreIdentity& identity) {
   const auto colon = address.find("://");
   if (colon == std::string_view::npos)
     internal::failf(Errc::invalid_argument,
                     "store '{}' is not an address; this version supports {}", address, known);
   const auto scheme = address.substr(0, colon);
   const std::string rest(address.substr(colon + 3));
-  if (scheme == "tcp") return open_tcp(address, rest, timeout);
+  if (scheme == "tcp") return open_tcp(address, rest, timeout, identity);
   if (scheme == "file") {
     if (!rest.starts_with('/'))
       internal::failf(Errc::invalid_argument,

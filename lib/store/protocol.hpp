@@ -16,19 +16,21 @@ namespace tutti::internal {
 
 // --- Handshakes: in each direction 16 bytes, and after a refusal its text.
 
-inline constexpr std::uint16_t store_version = 1;
+inline constexpr std::uint16_t store_version = 2;
 inline constexpr std::size_t handshake_bytes = 16;
 inline constexpr std::size_t max_refusal_bytes = 4096;
+/// Kinds of authentication (handshake.hpp).
+inline constexpr std::uint16_t kind_none = 0;
+inline constexpr std::uint16_t kind_token = 1;
 /// Two different values, so that a socket detects that it is connected to itself.
 inline constexpr std::string_view client_magic = "\xd9tuttiC\n";
 inline constexpr std::string_view server_magic = "\xd9tuttiS\n";
 
 struct Handshake {
   std::uint16_t version = store_version;
-  /// Client: the kind of authentication, 0 for none. Server: 0 if it accepts the client, else 1 +
-  /// Errc.
-  std::uint16_t kind = 0;
-  std::uint32_t bytes = 0;  ///< Length of the credentials or refusal text that follow.
+  /// Client: the kind of authentication. Server: 0 if it accepts the client so far, else 1 + Errc.
+  std::uint16_t kind = kind_none;
+  std::uint32_t bytes = 0;  ///< Length of the credentials, proof or refusal text that follow.
 };
 /// True if a handshake can begin with these bytes, which may be fewer than handshake_bytes.
 bool may_be_handshake(std::string_view magic, std::span<const std::byte> bytes);

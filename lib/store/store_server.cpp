@@ -16,6 +16,8 @@
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
 
+#include "store/handshake.hpp"
+#include "store/log_limit.hpp"
 #include "store/protocol.hpp"
 #include "store/requests.hpp"
 #include "store/tcp_socket.hpp"
@@ -70,7 +72,7 @@ struct Client {
   bool joined = false;
   bool leaving = false;  ///< No longer read from; closed when everything is sent.
   bool reading = false;
-  Bytes handshake{};
+  ServerHandshake handshake{};
   FrameReader reader{max_request_bytes};
   std::deque<Piece> out{};
   std::size_t sending = 0;  ///< Number of first pieces of `out` that Asio is sending.
@@ -85,8 +87,9 @@ class ServerLoop {
  public:
   explicit ServerLoop(const StoreServerOptions& options)
       : options_(options),
+        admission_(options),
         listener_(
-            io_, options.host, options.port,
+            io_, options.host, options.port, !options.token,
             [this](tcp::socket socket) { take_in(std::move(socket)); },
             [this] { return drop_oldest_unauthenticated(); },
             [this](tcp::socket& socket) {
@@ -178,10 +181,29 @@ class ServerLoop {
     // The send buffer of a new connection has room for these bytes.
     (void)::send(socket.native_handle(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shut_down(socket);
-    const auto now = Clock::now();  // Logs at most once a second, for any number of refusals.
-    if (now - last_warning_ < 1s) return;
-    last_warning_ = now;
-    log(LogLevel::warning, "a client was refused: " + text);
+    if (const auto clients = full_.count(Clock::now()))
+      log(LogLevel::warning, clients_text(*clients, "refused", text));
+  }
+
+  static std::string clients_text(std::uint64_t clients, std::string_view fate,
+                                  std::string_view why) {
+    return clients == 1 ? fmt::format("a client was {}: {}", fate, why)
+                        : fmt::format("{} clients were {}; the last: {}", clients, fate, why);
+  }
+
+  /// Logs a client that failed the handshake, now or at the end of the minute.
+  void log_failed(std::string_view why) {
+    last_failure_ = why;
+    log_failures(failed_.count(Clock::now()));
+  }
+
+  void log_failures(std::optional<std::uint64_t> clients) {
+    if (!clients) return;
+    log(LogLevel::warning, clients_text(*clients, "not admitted", last_failure_));
+    failures_.expires_after(LogLimit::interval);
+    failures_.async_wait([this](std::error_code ended) {
+      if (!ended) log_failures(failed_.due(Clock::now()));
+    });
   }
 
   /// Closes the oldest client without a handshake, so that a rank can connect in its place.
@@ -214,7 +236,9 @@ class ServerLoop {
     unauthenticated_.insert(client->id);
     client->limit.expires_after(options_.handshake_timeout);
     client->limit.async_wait(guarded(client, [this](const ClientPtr& late, std::error_code error) {
-      if (!error && unauthenticated_.contains(late->id)) close(late);
+      if (error || !unauthenticated_.contains(late->id)) return;
+      if (!late->leaving) log_failed("it did not complete the handshake in time");
+      close(late);
     }));
   }
 
@@ -272,33 +296,22 @@ class ServerLoop {
   }
 
   void receive_handshake(const ClientPtr& client, std::span<const std::byte>& bytes) {
-    const auto n = std::min(bytes.size(), handshake_bytes - client->handshake.size());
-    client->handshake.insert(client->handshake.end(), bytes.begin(),
-                             bytes.begin() + static_cast<std::ptrdiff_t>(n));
-    bytes = bytes.subspan(n);
-    if (!may_be_handshake(client_magic, client->handshake)) {
-      log(LogLevel::debug, "closed a client that does not speak the protocol");
+    auto& handshake = client->handshake;
+    auto reply = handshake.take(bytes, admission_);
+    const auto state = handshake.state();
+    if (state == ServerHandshake::State::foreign) {
+      log_failed("it does not speak the protocol");
       return close(client);
     }
-    if (client->handshake.size() < handshake_bytes) return;
-    const auto handshake = decode_handshake(client->handshake);
-    const auto refuse_it = [&](const std::string& text) {
-      push(client, {.head = encode_refusal(Errc::unsupported, text)});
-      leave(client);
-    };
-    if (handshake.version != store_version)
-      return refuse_it(fmt::format(
-          "the server speaks version {} of the store protocol, the client speaks version {}",
-          store_version, handshake.version));
-    if (handshake.kind != 0 || handshake.bytes != 0)
-      return refuse_it(
-          fmt::format("the server does not check credentials, but the client sends some of kind {}",
-                      handshake.kind));
-    client->joined = true;
-    unauthenticated_.erase(client->id);
-    client->limit.cancel();
-    count_clients(1);
-    push(client, {.head = encode_handshake(server_magic, {})});
+    if (state == ServerHandshake::State::refused) log_failed(handshake.refusal(reply));
+    if (state == ServerHandshake::State::accepted) {
+      client->joined = true;
+      unauthenticated_.erase(client->id);
+      client->limit.cancel();
+      count_clients(1);
+    }
+    if (!reply.empty()) push(client, {.head = std::move(reply)});
+    if (state == ServerHandshake::State::refused) leave(client);
   }
 
   /// Handles the complete requests in the buffer.
@@ -398,6 +411,7 @@ class ServerLoop {
   }
 
   StoreServerOptions options_;
+  const StoreAdmission admission_;
   ForkGuard fork_guard_;
   asio::io_context io_{1};
   StoreListener listener_;
@@ -409,7 +423,10 @@ class ServerLoop {
   Clock::time_point expires_at_ = Clock::time_point::max();
   std::size_t input_bytes_ = 0;  // Bytes of unfinished frames of all clients.
   Bytes scratch_ = Bytes(read_bytes);
-  Clock::time_point last_warning_{};
+  LogLimit full_;    // Clients for which there is no room.
+  LogLimit failed_;  // Clients that failed the handshake.
+  std::string last_failure_;
+  asio::steady_timer failures_{io_};
 
   mutable std::mutex mutex_;
   std::condition_variable left_;

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <optional>
 #include <random>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -18,6 +20,7 @@
 
 #include <tutti/deadline.hpp>
 
+#include "store/handshake.hpp"
 #include "store/is_listening.hpp"
 #include "store/protocol.hpp"
 #include "values/fail.hpp"
@@ -96,8 +99,9 @@ std::string in_quotes(std::span<const std::byte> bytes) {
 
 class Attempt {
  public:
-  Attempt(asio::io_context& io, const std::string& name, Clock::time_point until)
-      : io_(io), name_(name), until_(until), socket_(io) {}
+  Attempt(asio::io_context& io, const std::string& name, const StoreIdentity& identity,
+          Clock::time_point until)
+      : io_(io), name_(name), identity_(identity), until_(until), socket_(io) {}
 
   tcp::socket connect(const tcp::endpoint& to) && {
     const auto error = open(socket_, to.protocol());
@@ -107,11 +111,13 @@ class Attempt {
     tune(socket_);
     finish("no answer to connecting",
            [&](auto handler) { socket_.async_connect(to, std::move(handler)); });
-    const auto hello = encode_handshake(client_magic, {});
-    finish(silent, [&](auto handler) {
-      asio::async_write(socket_, asio::buffer(hello), std::move(handler));
-    });
-    receive_handshake();
+    if (identity_.token) {
+      authenticate();
+    } else {
+      write(encode_handshake(client_magic, {}));
+      std::array<std::byte, handshake_bytes> welcome;
+      require(receive_handshake(welcome), 0);
+    }
     return std::move(socket_);
   }
 
@@ -137,15 +143,56 @@ class Attempt {
     if (*result) throw Problem{result->message()};
   }
 
-  void receive_handshake() {
-    std::array<std::byte, handshake_bytes> bytes;
+  void write(std::span<const std::byte> bytes) {
+    finish(silent, [&](auto handler) {
+      asio::async_write(socket_, asio::buffer(bytes.data(), bytes.size()), std::move(handler));
+    });
+  }
+
+  void read(std::span<std::byte> bytes) {
+    finish(silent, [&](auto handler) {
+      asio::async_read(socket_, asio::buffer(bytes.data(), bytes.size()), std::move(handler));
+    });
+  }
+
+  void authenticate() {
+    const ClientHandshake client(identity_);
+    write(client.hello());
+    std::array<std::byte, handshake_bytes> header;
+    require(receive_handshake(header), server_proof_bytes);
+    std::array<std::byte, server_proof_bytes> proof;
+    read(proof);
+    const auto answer = client.answer(header, proof);
+    if (!answer)
+      failf(Errc::mismatch,
+            "store {}: the server has another token than this client; give both the same "
+            "TUTTI_TOKEN_FILE, or another program answers at this address",
+            name_);
+    write(*answer);
+    require(receive_handshake(header), 0);
+  }
+
+  /// Throws unless the server accepts this client and `bytes` more bytes follow.
+  void require(const Handshake& handshake, std::size_t bytes) const {
+    if (handshake.version != store_version)
+      failf(Errc::unsupported,
+            "store {}: it speaks version {} of the store protocol, this library speaks version {}",
+            name_, handshake.version, store_version);
+    if (handshake.bytes != bytes)
+      failf(Errc::mismatch,
+            "store {}: the server sent {} bytes of proof instead of {}; it does not check the "
+            "token of this client",
+            name_, handshake.bytes, bytes);
+  }
+
+  Handshake receive_handshake(std::span<std::byte, handshake_bytes> bytes) {
     std::size_t got = 0;
     const auto missing = [&bytes](std::error_code error, std::size_t n) {
       const bool more = !error && may_be_handshake(server_magic, std::span(bytes).first(n));
       return more ? bytes.size() - n : 0;
     };
     finish(silent, [&](auto handler) {
-      asio::async_read(socket_, asio::buffer(bytes), missing,
+      asio::async_read(socket_, asio::buffer(bytes.data(), bytes.size()), missing,
                        [&got, handler](std::error_code error, std::size_t n) mutable {
                          got = n;
                          handler(error);
@@ -160,23 +207,21 @@ class Attempt {
             "bytes: {}",
             name_, in_quotes(begin));
     const auto handshake = decode_handshake(bytes);
-    if (handshake.kind == 0) {
-      if (handshake.version != store_version || handshake.bytes != 0)
-        failf(
-            Errc::unsupported,
-            "store {}: it speaks version {} of the store protocol, this library speaks version {}",
-            name_, handshake.version, store_version);
-      return;
-    }
+    if (handshake.kind == 0) return handshake;
     std::string why(std::min<std::size_t>(handshake.bytes, max_refusal_bytes), '\0');
-    finish(silent,
-           [&](auto handler) { asio::async_read(socket_, asio::buffer(why), std::move(handler)); });
+    read(std::as_writable_bytes(std::span(why)));
     if (handshake.kind == 1 + static_cast<int>(Errc::resource_exhausted)) throw Problem{why, true};
-    failf(Errc::unsupported, "store {} refused this client: {}", name_, why);
+    // A refusal is not proved: its code decides nothing but the kind of error.
+    const auto code = handshake.kind == 1 + static_cast<int>(Errc::mismatch) ? Errc::mismatch
+                      : handshake.kind == 1 + static_cast<int>(Errc::invalid_argument)
+                          ? Errc::invalid_argument
+                          : Errc::unsupported;
+    failf(code, "store {} refused this client: {}", name_, why);
   }
 
   asio::io_context& io_;
   const std::string& name_;
+  const StoreIdentity& identity_;
   const Clock::time_point until_;
   tcp::socket socket_;
 };
@@ -184,7 +229,7 @@ class Attempt {
 }  // namespace
 
 tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
-                             std::chrono::nanoseconds timeout) {
+                             std::chrono::nanoseconds timeout, const StoreIdentity& identity) {
   const auto name = endpoint_text(host, port);
   const auto deadline = Deadline::after(timeout);
   Backoff backoff;
@@ -198,7 +243,7 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
     for (const auto& address : addresses) {
       const auto until = std::min(deadline.time(), Clock::now() + attempt_limit);
       try {
-        return Attempt(io, name, until).connect(address.endpoint());
+        return Attempt(io, name, identity, until).connect(address.endpoint());
       } catch (const Problem& why) {
         // An attempt that reached the time limit says less than the one before.
         if (why.in_time || problem.text.empty()) problem = why;
@@ -215,7 +260,8 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
 }
 
 StoreListener::StoreListener(asio::io_context& io, const std::string& host, int port,
-                             Accepted accepted, MakeRoom make_room, Refused refused)
+                             bool only_loopback, Accepted accepted, MakeRoom make_room,
+                             Refused refused)
     : io_(io),
       port_(port),
       accepted_(std::move(accepted)),
@@ -226,7 +272,10 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
     failf(Errc::invalid_argument, "store server: port is {}; it must be 0 (any free port) to 65535",
           port);
   std::error_code error;
-  if (host.empty()) {
+  const bool loopback = host.empty() && only_loopback;
+  if (loopback) {
+    listen_on_loopback(port, error);
+  } else if (host.empty() || host == "*") {
     listen_at({tcp::v6(), 0}, true, error);
     if (error && error.value() != EADDRINUSE)  // A machine without IPv6.
       listen_at({tcp::v4(), 0}, false, error);
@@ -237,13 +286,28 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
     if (error) failf(Errc::invalid_argument, "store server: host '{}': {}", host, error.message());
     for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
   }
-  name_ = endpoint_text(host.empty() ? "*" : host, port_);
+  name_ = endpoint_text(loopback ? "localhost" : host.empty() ? "*" : host, port_);
   if (!listeners_.empty()) error = open(spare_, tcp::v4());
   if (!error) return;
   failf(no_descriptor(error)             ? Errc::resource_exhausted
         : error.value() == EADDRNOTAVAIL ? Errc::invalid_argument
                                          : Errc::backend,
         "store server: cannot listen on {}: {}", name_, error.message());
+}
+
+void StoreListener::listen_on_loopback(int port, std::error_code& error) {
+  // A free port of IPv4 may be taken for IPv6.
+  for (int attempts = port == 0 ? 16 : 1; attempts > 0; --attempts) {
+    listeners_.clear();
+    port_ = port;
+    listen_at({asio::ip::address_v4::loopback(), 0}, false, error);
+    if (error && error.value() != EADDRNOTAVAIL && error.value() != EAFNOSUPPORT) return;
+    std::error_code of_v6;
+    listen_at({asio::ip::address_v6::loopback(), 0}, false, of_v6);
+    if (of_v6 && of_v6.value() != EADDRINUSE) return;  // A machine without IPv6.
+    error = of_v6;
+    if (!error) return;
+  }
 }
 
 StoreListener::~StoreListener() {

@@ -10,6 +10,8 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
+#include <tutti/store/token.hpp>
+
 // The connections of a TCP store, at both ends. Only three sources include this header, because
 // Asio takes long to compile.
 
@@ -29,9 +31,11 @@ std::string endpoint_text(const std::string& host, int port);
 /// Connects to the store server at host:port and exchanges handshakes. Retries with growing pauses
 /// until the timeout. Runs `io`, which must have no other work. @throws Error timeout without an
 /// answer, resource_exhausted when the server is full or this process has no descriptor left,
-/// invalid_argument when another program answers, unsupported for another version.
+/// invalid_argument when another program answers or one side has no token, mismatch for another
+/// token or identity, unsupported for another version.
 asio::ip::tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
-                                       std::chrono::nanoseconds timeout);
+                                       std::chrono::nanoseconds timeout,
+                                       const StoreIdentity& identity);
 
 /// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
 /// error through a reserved descriptor, or waits 100 ms. Without this the listening socket would
@@ -44,9 +48,10 @@ class StoreListener {
   /// Sends the error to a client for which no descriptor is left.
   using Refused = std::function<void(asio::ip::tcp::socket& socket)>;
 
-  /// Listens when it returns; throws as StoreServer does. Empty host: every interface.
-  StoreListener(asio::io_context& io, const std::string& host, int port, Accepted accepted,
-                MakeRoom make_room, Refused refused);
+  /// Listens when it returns; throws as StoreServer does. Host "*": every interface.
+  /// Empty host: the same, or only loopback.
+  StoreListener(asio::io_context& io, const std::string& host, int port, bool only_loopback,
+                Accepted accepted, MakeRoom make_room, Refused refused);
   ~StoreListener();
   StoreListener(const StoreListener&) = delete;
   StoreListener& operator=(const StoreListener&) = delete;
@@ -60,6 +65,7 @@ class StoreListener {
     asio::steady_timer pause;
   };
   void listen_at(asio::ip::tcp::endpoint endpoint, bool both_families, std::error_code& error);
+  void listen_on_loopback(int port, std::error_code& error);
   void wait_at(Listener& listener);
   bool accept_at(Listener& listener);
 

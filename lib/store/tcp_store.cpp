@@ -15,6 +15,7 @@
 #include <asio/write.hpp>
 
 #include <tutti/store/store.hpp>
+#include <tutti/store/token.hpp>
 
 #include "store/checks.hpp"
 #include "store/protocol.hpp"
@@ -49,9 +50,10 @@ class Connection {
     Bytes body{};  ///< The value, or the text of the error.
   };
 
-  Connection(const std::string& host, int port, std::chrono::nanoseconds timeout)
+  Connection(const std::string& host, int port, std::chrono::nanoseconds timeout,
+             const StoreIdentity& identity)
       : name_("store tcp://" + internal::endpoint_text(host, port)),
-        wire_(std::make_unique<Wire>(host, port, timeout)) {
+        wire_(std::make_unique<Wire>(host, port, timeout, identity)) {
     wire_->io.restart();  // Asio stopped after connecting.
     receive();
   }
@@ -75,8 +77,9 @@ class Connection {
 
  private:
   struct Wire {
-    Wire(const std::string& host, int port, std::chrono::nanoseconds timeout)
-        : socket(internal::connect_to_store(io, host, port, timeout)) {}
+    Wire(const std::string& host, int port, std::chrono::nanoseconds timeout,
+         const StoreIdentity& identity)
+        : socket(internal::connect_to_store(io, host, port, timeout, identity)) {}
     asio::io_context io{1};
     tcp::socket socket;
   };
@@ -209,8 +212,9 @@ std::string Connection::local_address() const {
 
 class TcpStore final : public Store {
  public:
-  TcpStore(const std::string& host, int port, std::chrono::nanoseconds timeout)
-      : timeout_(timeout), connection_(host, port, timeout) {}
+  TcpStore(const std::string& host, int port, std::chrono::nanoseconds timeout,
+           const StoreIdentity& identity)
+      : timeout_(timeout), connection_(host, port, timeout, identity) {}
 
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
@@ -299,12 +303,18 @@ class TcpStore final : public Store {
 
 std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
                                       std::chrono::nanoseconds timeout) {
+  return make_tcp_store(host, port, timeout, StoreIdentity{});
+}
+
+std::shared_ptr<Store> make_tcp_store(const std::string& host, int port,
+                                      std::chrono::nanoseconds timeout,
+                                      const StoreIdentity& identity) {
   if (host.empty()) fail(Errc::invalid_argument, "make_tcp_store: the host is empty");
   if (port < 1 || port > 65535)
     internal::failf(Errc::invalid_argument, "make_tcp_store: port is {}; it must be 1 to 65535",
                     port);
   try {
-    return std::make_shared<TcpStore>(host, port, timeout);
+    return std::make_shared<TcpStore>(host, port, timeout, identity);
   } catch (const std::system_error& error) {
     internal::failf(Errc::resource_exhausted, "store {}: cannot open a socket: {}",
                     internal::endpoint_text(host, port), error.what());

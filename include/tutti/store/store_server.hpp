@@ -2,17 +2,27 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include <tutti/deadline.hpp>
 #include <tutti/log.hpp>
+#include <tutti/store/token.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 
 struct StoreServerOptions {
-  std::string host{};  ///< Empty: every interface, IPv6 and IPv4.
-  int port = 0;        ///< 0: any free port; see port().
+  /// Empty: every interface, IPv6 and IPv4, if there is a token, otherwise loopback. An address,
+  /// or "*" for every interface, is listened on even without a token: then any program that reaches
+  /// it can read and write the table.
+  std::string host{};
+  int port = 0;  ///< 0: any free port; see port().
+  /// With a token the server admits only clients that prove it, and these of the following:
+  StoreToken token{};
+  std::string job{};
+  std::uint32_t generation = 0;
+  int size = 0;  ///< The number of ranks that clients must claim. 0: any.
   /// A connection without a complete handshake is closed after this time.
   std::chrono::nanoseconds handshake_timeout = std::chrono::seconds(5);
   /// Limits. A client or request beyond them gets Error resource_exhausted. So does a client for
@@ -24,11 +34,12 @@ struct StoreServerOptions {
 };
 
 /// The server of make_tcp_store(), with its own thread. Keeps the table in memory; its destructor
-/// discards it. Called from any thread. docs/store.md has the protocol.
+/// discards it. Called from any thread. Logs clients that it refuses at most once a minute.
+/// docs/store.md has the protocol, docs/security.md what a token protects.
 class StoreServer {
  public:
-  /// Listens when it returns. @throws Error invalid_argument for a bad port, host or max_clients,
-  /// backend if the port is taken, resource_exhausted.
+  /// Listens when it returns. @throws Error invalid_argument for a bad port, host, size or
+  /// max_clients, backend if the port is taken, resource_exhausted.
   explicit StoreServer(const StoreServerOptions& options = {});
   /// Closes all connections: the clients' calls throw Error peer_lost.
   ~StoreServer();

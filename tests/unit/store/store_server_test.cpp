@@ -214,9 +214,9 @@ TEST(StoreServer, RefusesAnotherVersionAndCredentialsByAMessage) {
     EXPECT_EQ(internal::decode_handshake(head).kind, 1 + static_cast<int>(Errc::unsupported));
     EXPECT_NE(output.find(why), std::string::npos) << output;
   };
-  refused({.version = 7}, "version 1 of the store protocol, the client speaks version 7");
-  refused({.version = 0}, "the client speaks version 0");
-  refused({.kind = 3, .bytes = 4000}, "credentials");
+  refused({.version = 7}, "version 2 of the store protocol, the client speaks version 7");
+  refused({.version = 1}, "the client speaks version 1");
+  refused({.kind = 3, .bytes = 4000}, "credentials of kind 3");
   refused({.bytes = 0xffffffff}, "credentials");
   EXPECT_EQ(server.clients(), 0);
 }
