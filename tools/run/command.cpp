@@ -45,6 +45,7 @@ OptionList RunCommand::options() {
       {"--nnodes", &nodes_, "how many nodes run this command", "K"},
       {"--node-rank", &node_, "which of them this is, from 0", "R"},
       {"--rendezvous", &rendezvous_, "where they meet: on node 0, a free port", "HOST:PORT"},
+      {"--token-file", &token_file_, "the secret of the job, the same on every node", "FILE"},
       {"--join-timeout", &join_timeout_, "how long to wait for all nodes (default 5m)", "TIME"}};
 }
 
@@ -58,6 +59,7 @@ LaunchOptions RunCommand::parse(const std::vector<std::string>& argv) const {
     options.node = static_cast<int>(parse_integer("--node-rank", node_, 0, options.nodes - 1));
   if (!rendezvous_.empty()) check_rendezvous(rendezvous_);
   options.rendezvous = rendezvous_;
+  options.token_file = token_file_;
   if (!join_timeout_.empty())
     options.join_timeout = parse_duration("--join-timeout", join_timeout_);
   if (options.nodes > 1 && (node_.empty() || rendezvous_.empty()))

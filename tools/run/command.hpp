@@ -25,6 +25,7 @@ class RunCommand {
   std::string nodes_{};
   std::string node_{};
   std::string rendezvous_{};
+  std::string token_file_{};
   std::string join_timeout_{};
   std::string program_{};
 };

@@ -15,6 +15,7 @@ struct LaunchOptions {
   int nodes = 1;
   int node = 0;              ///< Number of this node. Node 0 hosts the store.
   std::string rendezvous{};  ///< "host:port" of the store of node 0; several nodes only.
+  std::string token_file{};  ///< The token of the job; empty: TUTTI_TOKEN_FILE.
   std::chrono::nanoseconds join_timeout =
       std::chrono::minutes(5);  ///< Time until all nodes must have joined.
   /// Environment variables for every rank, in addition to the launcher's own.

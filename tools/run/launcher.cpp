@@ -139,6 +139,7 @@ std::vector<std::string> Launch::environment(const RankAssignment& assignment,
                                           {"GROUP_RANK", node},
                                           {"MASTER_ADDR", assignment.master_host},
                                           {"MASTER_PORT", std::to_string(assignment.master_port)}};
+  if (!assignment.token_file.empty()) mine["TUTTI_TOKEN_FILE"] = assignment.token_file;
   for (const auto& [name, value] : options_.variables) mine[name] = value;
   std::vector<std::string> all;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <span>
 
@@ -64,6 +65,16 @@ std::optional<std::string> await(Store& store, std::string_view key) {
   }
 }
 
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// The name of the job, as the ranks read it.
+std::string job() {
+  return variable("TUTTI_JOB");
+}
+
 /// A port that is currently free, on any address of this host.
 int free_port() {
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -97,6 +108,7 @@ void Rendezvous::publish(std::optional<T>& first, const T& value) {
 
 Rendezvous::Rendezvous(const LaunchOptions& options)
     : options_(options),
+      token_(options),
       join_deadline_(options.join_timeout),
       changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (options_.nodes > 1) {
@@ -107,13 +119,14 @@ Rendezvous::Rendezvous(const LaunchOptions& options)
     return;
   }
   try {
-    server_ = std::make_unique<StoreServer>(StoreServerOptions{.host = host_});
+    server_ = std::make_unique<StoreServer>(StoreServerOptions{
+        .host = host_, .token = token_.token(), .job = job(), .size = options_.ranks});
   } catch (const Error& error) {
     throw Failure(Exit::unavailable,
                   fmt::format("cannot host the store of the ranks: {}", error.what()));
   }
   address_ = fmt::format("tcp://{}:{}", host_, server_->port());
-  publish(assignment_, {0, options_.ranks, address_, host_, free_port()});
+  publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
 }
 
 void Rendezvous::clear_changed() const {
@@ -161,14 +174,19 @@ void Rendezvous::talk(const std::stop_token& stop) {
 
 std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
   // Opens the store as a group with one rank per node would: node 0 hosts it and leaves last.
-  if (options_.node == 0)
-    return open_cluster_store(ClusterInfo{.rank = 0, .size = options_.nodes, .store = address_},
-                              lost_after);
+  const ClusterInfo info{.rank = options_.node,
+                         .size = options_.nodes,
+                         .store = address_,
+                         .token_file = token_.file(),
+                         .job = job(),
+                         .open_store = variable("TUTTI_STORE_OPEN") == "1",
+                         .of_ranks = false};
+  if (options_.node == 0) return open_cluster_store(info, lost_after);
   while (!stop.stop_requested()) {
     try {
-      (void)open_store(address_, connect_slice);
+      (void)open_cluster_store(info, connect_slice);
       // Opens it again with a longer timeout, which limits the calls.
-      return open_store(address_, lost_after);
+      return open_cluster_store(info, lost_after);
     } catch (const Error& error) {
       // Node 0 may not have started yet. Retrying does not help against other errors.
       if (error.code() != Errc::timeout || join_deadline_.expired()) throw;
@@ -187,7 +205,7 @@ void Rendezvous::assign(const std::stop_token& stop, Store& store) {
         Exit::usage,
         fmt::format("two nodes have --node-rank {}: {} and {}; each node needs its own",
                     options_.node, from_message<Node>(held).where, from_message<Node>(mine).where));
-  RankAssignment assignment{0, 0, address_, host_, 0};
+  RankAssignment assignment{0, 0, address_, token_.file(), host_, 0};
   for (int number = 0; number < options_.nodes; ++number) {
     std::optional<std::string> text;
     while (!(text = await(store, key_of(number)))) {

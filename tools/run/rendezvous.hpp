@@ -11,6 +11,7 @@
 
 #include "common/exit_code.hpp"
 #include "run/child.hpp"
+#include "run/job_token.hpp"
 #include "run/launch_options.hpp"
 
 namespace tutti::tool {
@@ -20,6 +21,7 @@ struct RankAssignment {
   int first_rank = 0;
   int size = 0;
   std::string store{};        ///< Store of the ranks: "tcp://host:port".
+  std::string token_file{};   ///< Of that store; empty: it has no token.
   std::string master_host{};  ///< Host of rank 0, for programs of other libraries.
   int master_port = 0;        ///< A free port on that host.
 };
@@ -61,6 +63,7 @@ class Rendezvous {
   void publish(std::optional<T>& first, const T& value);
 
   const LaunchOptions options_;
+  const JobToken token_;
   const Deadline join_deadline_;
   std::string address_{};                  // Address of the store.
   std::string host_ = "127.0.0.1";         // The host in address_.

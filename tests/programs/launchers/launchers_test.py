@@ -4,10 +4,12 @@ message."""
 import os
 import random
 import re
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -63,6 +65,18 @@ class Launchers(unittest.TestCase):
 
     def test_tutti_run(self):
         self.assert_all_well(4, [finish(start([TUTTI, "run", "-n", "4", PROGRAM]))])
+
+    def test_tutti_run_keeps_its_token_from_others(self):
+        script = ('tr "\\0" "\\n" < /proc/$PPID/cmdline; tr "\\0" "\\n" < /proc/$$/environ; echo "token: $(cat $TUTTI_TOKEN_FILE)";'
+                  'stat -L -c "mode: %a" $TUTTI_TOKEN_FILE')
+        status, output, errors = finish(start([TUTTI, "run", "-n", "1", "sh", "-c", script]))
+        self.assertEqual(status, 0, errors)
+        token = re.search("token: ([0-9a-f]{64})", output)
+        if not token:
+            self.skipTest("built without OpenSSL")
+        self.assertEqual(output.count(token[1]), 1, "neither an argument nor a variable")
+        self.assertIn("mode: 400", output)
+        self.assertNotIn(token[1], errors)
 
     def test_open_mpi(self):
         mpirun = installed("mpirun.openmpi", "mpirun", says="Open MPI")
@@ -153,6 +167,11 @@ class Namespaces(unittest.TestCase):
     def setUp(self):
         self.names = [f"tutti{os.getpid()}{end}" for end in "ab"]
         self.addCleanup(self.remove)
+        token = tempfile.NamedTemporaryFile("w")   # Mode 0600. On two hosts, a file each.
+        self.addCleanup(token.close)
+        token.write(secrets.token_hex(32))
+        token.flush()
+        self.token = {"TUTTI_TOKEN_FILE": token.name}
         commands = [["netns", "add", name] for name in self.names]
         commands.append(["link", "add", "wire0", "netns", self.names[0], "type", "veth",
                          "peer", "name", "wire0", "netns", self.names[1]])
@@ -175,11 +194,34 @@ class Namespaces(unittest.TestCase):
         return start(["ip", "netns", "exec", self.names[node], *command], **variables)
 
     def run_on(self, node, ranks, *command):
+        return self.run_without_token_on(node, ranks, *command, **self.token)
+
+    def run_without_token_on(self, node, ranks, *command, **variables):
         return self.on(node, TUTTI, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node),
-                       "--rendezvous", "10.213.77.1:29400", *command)
+                       "--rendezvous", "10.213.77.1:29400", *command, **variables)
 
     def test_tutti_run_on_two_nodes(self):
         self.assert_all_well(5, [finish(launch) for launch in (self.run_on(1, 3, PROGRAM), self.run_on(0, 2, PROGRAM))])
+
+    def test_without_a_token_every_node_says_what_to_set(self):
+        for status, _, errors in [finish(self.run_without_token_on(node, 1, PROGRAM)) for node in (0, 1)]:
+            self.assertNotEqual(status, 0)
+            self.assertRegex(errors, "TUTTI_TOKEN_FILE.*TUTTI_STORE_OPEN=1")
+
+    def test_an_open_store_is_asked_for(self):
+        launches = [self.run_without_token_on(node, 1, PROGRAM, TUTTI_STORE_OPEN="1") for node in (0, 1)]
+        self.assert_all_well(2, [finish(launch) for launch in launches])
+
+    def test_a_node_with_another_token_is_refused(self):
+        with tempfile.NamedTemporaryFile("w") as other:
+            other.write(secrets.token_hex(32))
+            other.flush()
+            first = self.run_on(0, 1, "--join-timeout", "10s", PROGRAM)
+            status, _, errors = finish(self.run_without_token_on(1, 1, PROGRAM, TUTTI_TOKEN_FILE=other.name))
+            self.assertNotEqual(status, 0)
+            self.assertIn("another token", errors)
+            first.terminate()
+            finish(first)
 
     def test_a_failure_on_one_node_ends_the_other(self):
         script = 'if [ "$RANK" = 2 ]; then exit 19; fi; exec sleep 1000'
@@ -190,8 +232,8 @@ class Namespaces(unittest.TestCase):
 
     def test_ranks_that_slurm_would_start_on_two_nodes(self):
         slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "10.213.77.1,10.213.77.2"}
-        ranks = [self.on(rank, PROGRAM, SLURM_PROCID=str(rank), SLURM_LOCALID="0", SLURM_NODEID=str(rank), **slurm)
-                 for rank in (0, 1)]
+        ranks = [self.on(rank, PROGRAM, SLURM_PROCID=str(rank), SLURM_LOCALID="0", SLURM_NODEID=str(rank), **slurm,
+                         **self.token) for rank in (0, 1)]
         self.assert_all_well(2, [finish(rank) for rank in ranks])
 
 

@@ -2,9 +2,11 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <optional>
@@ -15,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include <tutti/store/store_server.hpp>
+#include <tutti/store/token.hpp>
 
 #include "launch/cluster.hpp"
 #include "support/errors.hpp"
@@ -52,10 +55,11 @@ GroupOptions on_local(const std::string& name = "world") {
 class Init : public testing::Test {
  protected:
   Init() {
-    for (const char* name : {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_STORE", "TUTTI_STORE_HOSTED",
-                             "TUTTI_STORE_PORT", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                             "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
-                             "PALS_RANKID", "SLURM_PROCID", "SLURM_NTASKS"})
+    for (const char* name :
+         {"TUTTI_RANK", "TUTTI_SIZE", "TUTTI_STORE", "TUTTI_STORE_HOSTED", "TUTTI_STORE_PORT",
+          "TUTTI_STORE_OPEN", "TUTTI_TOKEN_FILE", "TUTTI_JOB", "RANK", "WORLD_SIZE", "MASTER_ADDR",
+          "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+          "PALS_RANKID", "SLURM_PROCID", "SLURM_NTASKS"})
       nothing.set(name, nullptr);
   }
   ScopedVariables nothing{};
@@ -328,6 +332,67 @@ TEST(OpenStoreOfALaunch, SaysWhatIsWrongWithAnAddress) {
   for (const char* address : {"tcp://", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://:1"})
     expect_error(Errc::invalid_argument, {address},
                  [&] { (void)open_cluster_store(info_of_rank(0, address), 200ms); });
+}
+
+// --- Tokens
+
+TEST(OpenStoreOfALaunch, AsksForATokenBeforeItListensForOtherHosts) {
+  // 192.0.2.0/24 is for documents: a server there would fail, and a client would wait.
+  for (const int rank : {0, 1}) {
+    for (const char* address : {"tcp://192.0.2.1:29500", "tcp://some-host:29500"})
+      expect_error(Errc::invalid_argument, {address, "TUTTI_TOKEN_FILE", "TUTTI_STORE_OPEN=1"},
+                   [&] { (void)open_cluster_store(info_of_rank(rank, address), 10s); });
+  }
+  auto open = info_of_rank(0, "tcp://192.0.2.1:29500");
+  open.open_store = true;
+  expect_error(Errc::invalid_argument, {"cannot listen on 192.0.2.1"},
+               [&] { (void)open_cluster_store(open, 5s); });
+}
+
+TEST(OpenStoreOfALaunch, RanksOfOneHostMeetOnLoopbackWithoutAToken) {
+  const auto port = free_address().substr(std::string("tcp://127.0.0.1").size());
+  const auto on_one_host = [&](int rank) {
+    auto info = info_of_rank(rank, "tcp://192.0.2.1" + port);
+    info.local_size = 2;
+    return info;
+  };
+  const auto hosted = open_cluster_store(on_one_host(0), 5s);
+  const auto other = open_cluster_store(on_one_host(1), 5s);
+  hosted->set("key", "value");
+  EXPECT_EQ(other->get_text("key", 1s), "value");
+  EXPECT_EQ(other->local_address(), "127.0.0.1");
+}
+
+TEST(OpenStoreOfALaunch, ATokenFileAuthenticatesTheRanks) {
+  if (!StoreToken::available()) GTEST_SKIP() << "built without OpenSSL";
+  const TemporaryDirectory directory;
+  const auto file_of = [&](const std::string& name) {
+    const auto path = directory.path() + "/" + name;
+    std::ofstream(path) << StoreToken::random().text() << "\n";
+    EXPECT_EQ(::chmod(path.c_str(), 0600), 0);
+    return path;
+  };
+  const auto address = free_address();
+  const auto with = [&](int rank, const std::string& file, std::uint32_t generation = 0) {
+    auto info = info_of_rank(rank, address);
+    info.token_file = file;
+    info.generation = generation;
+    return info;
+  };
+  const auto right = file_of("right");
+  const auto hosted = open_cluster_store(with(0, right), 5s);
+  const auto other = open_cluster_store(with(1, right), 5s);
+  hosted->set("key", "value");
+  EXPECT_EQ(other->get_text("key", 1s), "value");
+  expect_error(Errc::mismatch, {"another token"},
+               [&] { (void)open_cluster_store(with(1, file_of("wrong")), 5s); });
+  expect_error(Errc::mismatch, {"generation 0 of the job, the client to 1"},
+               [&] { (void)open_cluster_store(with(1, right, 1), 5s); });
+  expect_error(Errc::invalid_argument, {"needs a token"},
+               [&] { (void)open_cluster_store(info_of_rank(1, address), 5s); });
+  EXPECT_EQ(::chmod(right.c_str(), 0644), 0);
+  expect_error(Errc::invalid_argument, {right, "0644"},
+               [&] { (void)open_cluster_store(with(1, right), 5s); });
 }
 
 // --- Devices ---
