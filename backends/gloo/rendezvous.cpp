@@ -1,9 +1,11 @@
 #include "rendezvous.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -18,8 +20,10 @@
 
 #include "backend/rendezvous.hpp"
 #include "batch_policy.hpp"
+#include "peer_proof.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
+#include "store/crypto.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 #include "values/host_identity.hpp"
@@ -29,6 +33,7 @@ namespace {
 
 using namespace std::chrono_literals;
 namespace transport = ::gloo::transport;
+namespace crypto = internal::crypto;
 
 constexpr int attempts = 5;
 
@@ -102,31 +107,54 @@ bool listens_alone(const transport::Pair& pair) {
   return number == -1;
 }
 
-/// Returns the random token of an attempt, the same on all ranks, which only clients of the store
-/// know.
-std::uint64_t shared_token(internal::Rendezvous& rendezvous, const std::string& attempt) {
-  std::random_device random;
-  const auto mine = fmt::format("{:08x}{:08x}", random(), random());
-  const auto first = rendezvous.publish_first(attempt + "/token", internal::to_bytes(mine));
-  return std::stoull(internal::to_text(first), nullptr, 16);
-}
+/// The secret of an attempt, the same on all ranks, which only clients of the store know.
+class Secret {
+ public:
+  /// The first rank chooses it. @throws Error unsupported if the ranks' builds differ in OpenSSL.
+  Secret(internal::Rendezvous& rendezvous, const std::string& attempt, int rank) {
+    std::array<std::byte, token_bytes + key_bytes> mine;
+    if constexpr (crypto::available) {
+      crypto::random(mine);
+    } else {
+      std::random_device random;
+      for (auto& byte : mine) byte = static_cast<std::byte>(random());
+    }
+    const auto size = crypto::available ? mine.size() : token_bytes;
+    auto bytes = rendezvous.publish_first(attempt + "/secret", std::span(mine).first(size));
+    crypto::erase(mine);
+    if (bytes.size() != size)
+      internal::failf(
+          Errc::unsupported,
+          "gloo: the ranks' secret has {} bytes, and rank {} uses {}: some ranks' tutti "
+          "was built without OpenSSL",
+          bytes.size(), rank, size);
+    std::memcpy(&token_, bytes.data(), sizeof token_);
+    if (size > token_bytes) key_.emplace(std::span(bytes).subspan<token_bytes, key_bytes>());
+    crypto::erase(bytes);
+  }
 
-/// Exchanges ranks over every connection, because its peer may be unauthenticated. `own`: this
+  /// Names the messages of the handshake. Sent in clear.
+  std::uint64_t token() const noexcept { return token_; }
+  /// Never sent. Null without OpenSSL.
+  const crypto::Key* key() const noexcept { return key_ ? &*key_ : nullptr; }
+
+ private:
+  static constexpr std::size_t token_bytes = 8;
+  static constexpr std::size_t key_bytes = 32;
+  std::uint64_t token_ = 0;
+  std::optional<crypto::Key> key_;
+};
+
+/// Exchanges proofs over every connection, because its peer may be unauthenticated. `own`: this
 /// rank's addresses of the connections to the other ranks. Returns the peers' addresses. Throws if
 /// a peer is not the expected rank or does not answer.
 std::vector<sockaddr_storage> handshake(transport::Context& context, int rank,
                                         const internal::GroupNames& names,
-                                        const std::string& attempt, std::uint64_t token,
+                                        const std::string& attempt, const Secret& secret,
                                         std::span<const sockaddr_storage> own, Deadline end) {
-  struct Handshake {
-    std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
-    std::int32_t from = -1;
-    std::int32_t to = -1;
-    sockaddr_storage end{};
-  };
   const auto size = own.size() + 1;
-  std::vector<Handshake> out(size);
-  std::vector<Handshake> in(size);
+  std::vector<PeerProof> out(size);
+  std::vector<PeerProof> in(size);
   std::vector<std::unique_ptr<transport::UnboundBuffer>> buffers;
   const auto me = static_cast<std::size_t>(rank);
   for (std::size_t r = 0; r < size; ++r) {
@@ -134,10 +162,11 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, int rank,
     out[r].from = rank;
     out[r].to = static_cast<std::int32_t>(r);
     out[r].end = own[r < me ? r : r - 1];
+    if (secret.key() != nullptr) out[r].sign(*secret.key());
     buffers.push_back(context.createUnboundBuffer(&in[r], sizeof in[r]));
-    buffers.back()->recv(static_cast<int>(r), token);
+    buffers.back()->recv(static_cast<int>(r), secret.token());
     buffers.push_back(context.createUnboundBuffer(&out[r], sizeof out[r]));
-    buffers.back()->send(static_cast<int>(r), token);
+    buffers.back()->send(static_cast<int>(r), secret.token());
   }
   // The timeout of one round trip. An unauthenticated peer may send nothing, and another attempt
   // needs time too.
@@ -146,14 +175,14 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, int rank,
     buffers[i]->waitRecv(nullptr, clamp(limit.remaining(), 5s));
     buffers[i + 1]->waitSend(nullptr, clamp(limit.remaining(), 5s));
   }
-  for (std::size_t r = 0; r < size; ++r)
-    if (r != me &&
-        (in[r].magic != out[r].magic || in[r].from != out[r].to || in[r].to != out[r].from))
-      internal::failf(Errc::backend, "gloo: {}: the peer that answered is not rank {}", attempt,
-                      names(static_cast<int>(r)));
   std::vector<sockaddr_storage> ends;
-  for (std::size_t r = 0; r < size; ++r)
-    if (r != me) ends.push_back(in[r].end);
+  for (std::size_t r = 0; r < size; ++r) {
+    if (r == me) continue;
+    if (!out[r].is_answered_by(in[r], secret.key()))
+      internal::failf(Errc::backend, "gloo: {}: peer not authenticated as rank {}", attempt,
+                      names(static_cast<int>(r)));
+    ends.push_back(in[r].end);
+  }
   return ends;
 }
 
@@ -186,8 +215,8 @@ class Attempt {
       info.addresses.back() = pair.address().bytes();
       if (listens_alone(pair)) own.push_back(address_of(pair));
     }
-    token_ = shared_token(rendezvous_, name_);
-    admit_only(token_, own);
+    secret_.emplace(rendezvous_, name_, rendezvous_.names()(init_.rank));
+    admit_only(secret_->token(), own);
     const auto infos = rendezvous_.exchange(name_, encode(info));
     for (int r = 0; r < init_.size; ++r)
       peer_infos_.push_back(
@@ -204,9 +233,14 @@ class Attempt {
           peer_infos_[static_cast<std::size_t>(r)].addresses[static_cast<std::size_t>(init_.rank)]);
       own.push_back(address_of(*pair));
     }
-    const auto theirs = handshake(*made_.context, init_.rank, rendezvous_.names(), name_, token_,
+    const auto theirs = handshake(*made_.context, init_.rank, rendezvous_.names(), name_, *secret_,
                                   own, rendezvous_.limit());
     made_.sockets = Sockets::find(own, theirs);
+    if (const int relayed = made_.sockets.relayed(); relayed >= 0)
+      internal::failf(Errc::backend,
+                      "gloo: {}: the connection to rank {} does not end at that rank's address: a "
+                      "relay, or a network that translates addresses, is between them",
+                      name_, rendezvous_.names()(relayed < init_.rank ? relayed : relayed + 1));
     made_.sockets.admit_all();
     if (settings_.reno) use_reno();
   }
@@ -233,7 +267,7 @@ class Attempt {
   internal::Rendezvous& rendezvous_;
   Connections made_;
   std::string name_;
-  std::uint64_t token_ = 0;
+  std::optional<Secret> secret_{};
   std::vector<PeerInfo> peer_infos_;
 };
 

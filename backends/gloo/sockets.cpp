@@ -128,6 +128,7 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
   Sockets found;
   found.descriptors_.resize(own_ends.size(), -1);
   std::vector<int> originals;
+  std::vector<bool> connected(own_ends.size());  // To any peer.
   const auto all = descriptors_of_process();
   for (const int descriptor : all) {
     sockaddr_storage own{};
@@ -142,12 +143,16 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
     if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
     // Compares both addresses, because all connections that one listener accepted have the same
     // local one.
-    for (std::size_t i = 0; i < own_ends.size(); ++i)
-      if (same_address(own, own_ends[i]) && same_address(peer, their_ends[i])) {
-        originals.push_back(descriptor);
-        found.descriptors_[i] = descriptor;
-      }
+    for (std::size_t i = 0; i < own_ends.size(); ++i) {
+      if (!same_address(own, own_ends[i])) continue;
+      connected[i] = true;
+      if (!same_address(peer, their_ends[i])) continue;
+      originals.push_back(descriptor);
+      found.descriptors_[i] = descriptor;
+    }
   }
+  for (std::size_t i = own_ends.size(); i-- > 0;)
+    if (connected[i] && found.descriptors_[i] < 0) found.relayed_ = static_cast<int>(i);
   for (const int descriptor : all)
     if (watches(descriptor, originals)) close_on_exec(descriptor);
   // After the loop: a duplicate may get a descriptor number that the loop has not yet checked.

@@ -26,13 +26,17 @@ class Sockets {
   /// descriptors and on the epoll instance that watches them.
   static Sockets find(std::span<const sockaddr_storage> own_ends,
                       std::span<const sockaddr_storage> their_ends);
-  Sockets(Sockets&& other) noexcept : descriptors_(std::exchange(other.descriptors_, {})) {}
+  Sockets(Sockets&& other) noexcept
+      : descriptors_(std::exchange(other.descriptors_, {})), relayed_(other.relayed_) {}
   Sockets& operator=(Sockets&& other) noexcept {
     std::swap(descriptors_, other.descriptors_);
+    std::swap(relayed_, other.relayed_);
     return *this;
   }
   ~Sockets();
 
+  /// The first connection that has the own address of find() and another peer; -1: none.
+  int relayed() const noexcept { return relayed_; }
   /// Undoes admit_only().
   void admit_all() const noexcept;
   /// Sets the congestion control of one connection. No effect if the kernel refuses `name`.
@@ -48,6 +52,7 @@ class Sockets {
 
  private:
   std::vector<int> descriptors_;
+  int relayed_ = -1;
 };
 
 }  // namespace tutti::backend::gloo

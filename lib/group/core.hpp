@@ -25,6 +25,7 @@
 
 namespace tutti::internal {
 
+class GroupKeys;
 class Rendezvous;
 
 /// Receives the calls made while a Coalesce is open.

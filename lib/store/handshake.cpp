@@ -109,7 +109,7 @@ Bytes ServerHandshake::take(std::span<const std::byte>& bytes, const StoreAdmiss
       return {};
     }
     if (got_ < want_) break;
-    Bytes more = want_ == handshake_bytes      ? greet(admission)
+    Bytes more = want_ == handshake_bytes      ? begin(admission)
                  : want_ == client_hello_bytes ? challenge(admission)
                                                : judge(admission);
     reply.insert(reply.end(), more.begin(), more.end());
@@ -117,7 +117,7 @@ Bytes ServerHandshake::take(std::span<const std::byte>& bytes, const StoreAdmiss
   return reply;
 }
 
-Bytes ServerHandshake::greet(const StoreAdmission& admission) {
+Bytes ServerHandshake::begin(const StoreAdmission& admission) {
   const auto handshake = decode_handshake(hello_);
   if (handshake.version != store_version)
     return refuse(Errc::unsupported, fmt::format("the server speaks version {} of the store "

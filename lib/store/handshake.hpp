@@ -19,7 +19,7 @@
 
 namespace tutti::internal {
 
-/// The greeting of a client with a token: a Handshake, a nonce and its claims.
+/// The first message of a client with a token: a Handshake, a nonce and its claims.
 inline constexpr std::size_t client_hello_bytes = handshake_bytes + 32 + 32 + 16;
 /// What follows a server's Handshake: its nonce and its proof.
 inline constexpr std::size_t server_proof_bytes = 32 + 32;
@@ -73,7 +73,7 @@ class ServerHandshake {
   std::string_view refusal(std::span<const std::byte> reply) const noexcept;
 
  private:
-  Bytes greet(const StoreAdmission& admission);
+  Bytes begin(const StoreAdmission& admission);
   Bytes challenge(const StoreAdmission& admission);
   Bytes judge(const StoreAdmission& admission);
   Bytes refuse(Errc code, std::string_view text);

@@ -66,7 +66,7 @@ class StoreWithToken : public testing::Test {
   static std::shared_ptr<Store> join(const StoreServer& server, const StoreIdentity& identity) {
     return make_tcp_store("127.0.0.1", server.port(), 10s, identity);
   }
-  std::unique_ptr<TcpPeer> stranger(const StoreServer& server) const {
+  std::unique_ptr<TcpPeer> unauthenticated(const StoreServer& server) const {
     return std::make_unique<TcpPeer>(TcpPeer::to(server.port()));
   }
 
@@ -113,7 +113,7 @@ TEST_F(StoreWithToken, RefusesOthersByNameAtOnce) {
 }
 
 TEST_F(StoreWithToken, AClientTellsAServerWithoutTheTokenNothing) {
-  // A program in the place of the server, which accepts everybody, or sends a proof of its own.
+  // A program in the place of the server, which accepts every client, or sends a proof of its own.
   for (const std::uint32_t bytes : {0U, 64U}) {
     Bytes got;
     const TcpScript server([&](TcpPeer& peer, int) {
@@ -124,14 +124,14 @@ TEST_F(StoreWithToken, AClientTellsAServerWithoutTheTokenNothing) {
     });
     expect_error(Errc::mismatch, {bytes == 0 ? "0 bytes of proof" : "another token"},
                  [&] { (void)make_tcp_store("127.0.0.1", server.port(), 10s, rank(1)); });
-    const std::string said(reinterpret_cast<const char*>(got.data()), got.size());
-    EXPECT_EQ(said.find(token_.text()), std::string::npos);
+    const std::string text(reinterpret_cast<const char*>(got.data()), got.size());
+    EXPECT_EQ(text.find(token_.text()), std::string::npos);
   }
 }
 
-// As a stranger that greets without a token, writes a key before the handshake has ended, or sends
+// A peer that begins without a token, writes a key before the handshake has ended, or sends
 // a request in place of the proof.
-TEST_F(StoreWithToken, AStrangerReadsAndWritesNoKey) {
+TEST_F(StoreWithToken, AnUnauthenticatedPeerReadsAndWritesNoKey) {
   StoreServer server(options());
   const auto store = join(server, rank(0));
   store->set("secret", "value of the job");
@@ -144,7 +144,7 @@ TEST_F(StoreWithToken, AStrangerReadsAndWritesNoKey) {
   const auto plain = internal::encode_handshake(internal::client_magic, {});
   for (const std::span<const std::byte> hello :
        {std::span<const std::byte>(plain), wrong.hello()}) {
-    auto peer = stranger(server);
+    auto peer = unauthenticated(server);
     peer->send(hello);
     peer->send(write);
     peer->send(request);
@@ -155,14 +155,14 @@ TEST_F(StoreWithToken, AStrangerReadsAndWritesNoKey) {
   EXPECT_EQ(server.clients(), 1);
 }
 
-TEST_F(StoreWithToken, LogsOneLineForManyStrangers) {
+TEST_F(StoreWithToken, LogsOneLineForManyUnauthenticatedPeers) {
   StoreServer server(options());
   const internal::ClientHandshake wrong({.token = StoreToken::random(), .rank = 1, .size = 2});
   const std::vector<Bytes> says{{std::byte{'x'}},
                                 internal::encode_handshake(internal::client_magic, {}),
                                 internal::encode_handshake(internal::client_magic, {.version = 1})};
   for (int i = 0; i < 200; ++i) {
-    auto peer = stranger(server);
+    auto peer = unauthenticated(server);
     peer->send(says[static_cast<std::size_t>(i) % says.size()]);
     EXPECT_TRUE(peer->closed_within(3s));
   }
@@ -191,7 +191,7 @@ void expect_bounded_memory(const StoreServerOptions& options, const StoreIdentit
       if (i % 3 == 1) peers.back().send(client.hello().first(95));
       if (i % 3 == 2) peers.back().send(client.hello());
     }
-    // The server answers in the order of arrival; the last greeting's answer is the end.
+    // The server answers in the order of arrival; the last answer is the end.
     for (std::size_t i = 2; i < peers.size(); i += 3)
       (void)peers[i].read(internal::handshake_bytes + internal::server_proof_bytes);
     store->set("key", "value");
@@ -204,13 +204,13 @@ void expect_bounded_memory(const StoreServerOptions& options, const StoreIdentit
   EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_limit), 0);
 }
 
-TEST_F(StoreWithToken, ManyStrangersTakeBoundedMemory) {
+TEST_F(StoreWithToken, ManyUnauthenticatedPeersTakeBoundedMemory) {
   auto patient = options();
   patient.handshake_timeout = 60s;
   expect_bounded_memory(patient, rank(1), 400);
 }
 
-TEST_F(StoreWithToken, SlowTenThousandStrangersTakeBoundedMemory) {
+TEST_F(StoreWithToken, SlowTenThousandUnauthenticatedPeersTakeBoundedMemory) {
   auto patient = options();
   patient.handshake_timeout = 60s;
   patient.max_clients = 20'000;
@@ -222,11 +222,11 @@ TEST_F(StoreWithToken, ASlowHandshakeEndsAtTheTimeLimit) {
   auto impatient = options();
   impatient.handshake_timeout = 100ms;
   StoreServer server(impatient);
-  auto peer = stranger(server);
+  auto peer = unauthenticated(server);
   const internal::ClientHandshake client(rank(1));
   peer->send(client.hello());
   (void)peer->read(internal::handshake_bytes + internal::server_proof_bytes);
-  EXPECT_TRUE(peer->closed_within(3s)) << "greeted, and proved nothing";
+  EXPECT_TRUE(peer->closed_within(3s)) << "began, and proved nothing";
 }
 
 /// True if something accepts a connection at this address of the loopback network. 127.0.0.2 stands

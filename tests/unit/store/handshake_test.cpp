@@ -41,7 +41,7 @@ struct Messages {
   Bytes hello{};
   Bytes challenge{};
   std::optional<Bytes> proof{};  // Empty: the client does not accept the server.
-  Bytes verdict{};
+  Bytes result{};
   State state{};
 };
 
@@ -59,31 +59,31 @@ Messages exchange(const StoreServerOptions& options, const StoreIdentity& identi
   const StoreAdmission admission(options);
   const ClientHandshake client(identity);
   ServerHandshake server;
-  Messages said{.hello = copy(client.hello())};
-  alter_hello(said.hello);
-  said.challenge = take(server, said.hello, admission);
-  alter_challenge(said.challenge);
+  Messages messages{.hello = copy(client.hello())};
+  alter_hello(messages.hello);
+  messages.challenge = take(server, messages.hello, admission);
+  alter_challenge(messages.challenge);
   constexpr auto whole = internal::handshake_bytes + internal::server_proof_bytes;
-  if (server.state() == State::waiting && said.challenge.size() == whole) {
-    const std::span<const std::byte> all(said.challenge);
+  if (server.state() == State::waiting && messages.challenge.size() == whole) {
+    const std::span<const std::byte> all(messages.challenge);
     if (const auto proof = client.answer(all.first<internal::handshake_bytes>(),
                                          all.last<internal::server_proof_bytes>())) {
-      said.proof = copy(*proof);
-      alter_proof(*said.proof);
-      said.verdict = take(server, *said.proof, admission);
+      messages.proof = copy(*proof);
+      alter_proof(*messages.proof);
+      messages.result = take(server, *messages.proof, admission);
     }
   }
-  said.state = server.state();
-  return said;
+  messages.state = server.state();
+  return messages;
 }
 
 std::string text_of(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-void expect_refused(const Messages& said, const std::string& why) {
-  EXPECT_EQ(said.state, State::refused) << why;
-  EXPECT_NE(text_of(said.verdict).find(why), std::string::npos) << text_of(said.verdict);
+void expect_refused(const Messages& messages, const std::string& why) {
+  EXPECT_EQ(messages.state, State::refused) << why;
+  EXPECT_NE(text_of(messages.result).find(why), std::string::npos) << text_of(messages.result);
 }
 
 class Authenticated : public testing::Test {
@@ -93,9 +93,9 @@ class Authenticated : public testing::Test {
 };
 
 TEST_F(Authenticated, AdmitsAClientWithTheTokenAndTheClaims) {
-  const auto said = exchange(job_of_4(), rank_2());
-  EXPECT_EQ(said.state, State::accepted);
-  EXPECT_EQ(internal::decode_handshake(said.verdict).kind, 0);
+  const auto messages = exchange(job_of_4(), rank_2());
+  EXPECT_EQ(messages.state, State::accepted);
+  EXPECT_EQ(internal::decode_handshake(messages.result).kind, 0);
   auto launcher = rank_2();
   launcher.rank = -1;
   launcher.size = 0;
@@ -131,18 +131,18 @@ TEST_F(Authenticated, UsesTheStandardFunctions) {
 TEST_F(Authenticated, RefusesAnotherTokenOnBothSides) {
   auto other = rank_2();
   other.token = StoreToken::random();
-  const auto said = exchange(job_of_4(), other);
-  EXPECT_EQ(said.proof, std::nullopt) << "the client tells a wrong server nothing";
-  EXPECT_EQ(said.state, State::waiting);
+  const auto messages = exchange(job_of_4(), other);
+  EXPECT_EQ(messages.proof, std::nullopt) << "the client tells a wrong server nothing";
+  EXPECT_EQ(messages.state, State::waiting);
 
   const StoreAdmission admission(job_of_4());
   ServerHandshake server;
   const ClientHandshake client(other);
   (void)take(server, client.hello(), admission);
-  const auto verdict = take(server, Bytes(32), admission);
+  const auto result = take(server, Bytes(32), admission);
   EXPECT_EQ(server.state(), State::refused);
-  EXPECT_NE(text_of(verdict).find("another token"), std::string::npos);
-  EXPECT_EQ(text_of(verdict).find("job"), std::string::npos) << "names no job before the proof";
+  EXPECT_NE(text_of(result).find("another token"), std::string::npos);
+  EXPECT_EQ(text_of(result).find("job"), std::string::npos) << "names no job before the proof";
 }
 
 TEST_F(Authenticated, RefusesTheRightTokenWithOtherClaims) {
@@ -203,7 +203,7 @@ TEST_F(Authenticated, AReplayedHandshakeProvesNothing) {
   (void)take(server, heard.hello, admission);
   (void)take(server, *heard.proof, admission);
   EXPECT_EQ(server.state(), State::refused);
-  // A server that repeats what another one said.
+  // A server that repeats the bytes of another one.
   const ClientHandshake client(rank_2());
   const std::span<const std::byte> all(heard.challenge);
   EXPECT_EQ(client.answer(all.first<internal::handshake_bytes>(),
