@@ -78,6 +78,44 @@ class Launchers(unittest.TestCase):
         self.assertIn("mode: 400", output)
         self.assertNotIn(token[1], errors)
 
+    def test_a_program_without_the_token_changes_nothing(self):
+        with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w") as wrong:
+            wrong.write(secrets.token_hex(32))
+            wrong.flush()
+            for rank in (0, 1):
+                os.mkfifo(f"{folder}/{rank}")
+            script = 'echo "$TUTTI_STORE token=$TUTTI_TOKEN_FILE"; read go < "$0/$TUTTI_RANK"; exec "$1"'
+            job = start([TUTTI, "run", "-n", "2", "sh", "-c", script, folder, PROGRAM])
+            try:
+                store, port, token = re.search(r"(tcp://127\.0\.0\.1:(\d+)) token=(.*)", job.stdout.readline()).groups()
+                if not token:
+                    self.skipTest("built without OpenSSL")
+                rank = {"TUTTI_RANK": "1", "TUTTI_SIZE": "2", "TUTTI_STORE": store, "TUTTI_STORE_HOSTED": "1"}
+                for variables, words in (({}, "needs a token"), ({"TUTTI_TOKEN_FILE": wrong.name}, "another token")):
+                    status, output, errors = finish(start([PROGRAM], **rank, **variables))
+                    self.assertNotEqual(status, 0)
+                    self.assertNotIn("ok", output)
+                    self.assertIn(words, errors)
+                for _ in range(100):
+                    self.write_a_key(int(port))
+            finally:
+                for number in (0, 1):   # Opens when the rank has opened its end.
+                    open(f"{folder}/{number}", "w").close()
+            status, output, errors = finish(job)
+            self.assert_all_well(2, [(status, output, errors)])
+            self.assertLessEqual(errors.count("not admitted"), 1, errors)
+
+    def write_a_key(self, port):
+        """What ended a job before the store had tokens: the result of a rendezvous, written before the ranks come."""
+        def field(text):
+            return len(text).to_bytes(4, "little") + text
+        body = field(b"world/failed") + field(b"\xff" * 40)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+            peer.sendall(b"\xd9tuttiC\n" + bytes([2, 0, 0, 0, 0, 0, 0, 0])
+                         + len(body).to_bytes(4, "little") + bytes([1, 0, 0, 0]) + (1).to_bytes(8, "little") + body)
+            reply = b"".join(iter(lambda: peer.recv(4096), b""))
+        self.assertIn(b"needs a token", reply)
+
     def test_open_mpi(self):
         mpirun = installed("mpirun.openmpi", "mpirun", says="Open MPI")
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -259,6 +259,33 @@ TEST_F(VariablesEnvironmentTest, ReadsThoseOfSlurm) {
   EXPECT_EQ(info->run, "1234567/2/");
 }
 
+TEST_F(VariablesEnvironmentTest, ReadsWhatAnAuthenticatedStoreCompares) {
+  const ScopedVariables slurm{{"SLURM_PROCID", "0"},
+                              {"SLURM_NTASKS", "2"},
+                              {"SLURM_JOB_ID", "31"},
+                              {"SLURM_STEP_ID", "4"},
+                              {"SLURM_RESTART_COUNT", "2"}};
+  EXPECT_EQ(environment.detect()->job, "31.4");
+  EXPECT_EQ(environment.detect()->generation, 2U);
+  EXPECT_EQ(environment.detect()->token_file, "");
+  EXPECT_FALSE(environment.detect()->open_store);
+  const ScopedVariables set{
+      {"TUTTI_TOKEN_FILE", "/secret"}, {"TUTTI_STORE_OPEN", "1"}, {"TUTTI_JOB", "mine"}};
+  EXPECT_EQ(environment.detect()->job, "mine");
+  EXPECT_EQ(environment.detect()->token_file, "/secret");
+  EXPECT_TRUE(environment.detect()->open_store);
+  const ScopedVariables unclear{{"TUTTI_STORE_OPEN", "yes"}};
+  expect_error(Errc::invalid_argument, {"TUTTI_STORE_OPEN", "yes"},
+               [&] { (void)environment.detect(); });
+}
+
+TEST_F(VariablesEnvironmentTest, SlurmSaysWhetherAllRanksAreOnOneHost) {
+  const ScopedVariables set{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_NNODES", "1"}};
+  EXPECT_EQ(environment.detect()->local_size, 2);
+  const ScopedVariables step{{"SLURM_STEP_NUM_NODES", "2"}};
+  EXPECT_EQ(environment.detect()->local_size, -1);
+}
+
 TEST_F(VariablesEnvironmentTest, TheStoreOfAStepIsOnTheFirstHostOfTheStep) {
   const ScopedVariables set{{"SLURM_PROCID", "0"},
                             {"SLURM_NTASKS", "2"},
