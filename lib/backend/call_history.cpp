@@ -14,7 +14,7 @@ constexpr auto acquire = std::memory_order_acquire;
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr auto release = std::memory_order_release;
 
-/// Of PastCall::entry, in one word.
+/// What a call was, in one word.
 std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
   const auto dtype =
       first.in.data != nullptr || first.out.data == nullptr ? first.in.dtype : first.out.dtype;
@@ -24,12 +24,12 @@ std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(first.root)) << 32;
 }
 
-void unpack(std::uint64_t what, TraceEntry& entry) noexcept {
-  entry.operation = static_cast<Operation>(what & 0xff);
-  entry.dtype = static_cast<DType>(what >> 8 & 0xff);
-  entry.reduce = static_cast<ReduceOp::Kind>(what >> 16 & 0xff);
-  entry.ops = static_cast<std::uint32_t>(what >> 24 & 0xff);
-  entry.peer = static_cast<std::int32_t>(what >> 32);
+void unpack(std::uint64_t what, PastCall& call) noexcept {
+  call.operation = static_cast<Operation>(what & 0xff);
+  call.dtype = static_cast<DType>(what >> 8 & 0xff);
+  call.reduce = static_cast<ReduceOp::Kind>(what >> 16 & 0xff);
+  call.ops = static_cast<std::uint32_t>(what >> 24 & 0xff);
+  call.root = static_cast<std::int32_t>(what >> 32);
 }
 
 std::uint64_t chain(std::uint64_t before, std::uint64_t call) noexcept {
@@ -92,11 +92,11 @@ void CallHistory::take_back() noexcept {
 std::optional<PastCall> CallHistory::read(const Slot& slot) {
   const auto version = slot.version.load(acquire);
   PastCall call;
-  call.entry.seq = slot.seq.load(acquire);
+  call.seq = slot.seq.load(acquire);
   call.fingerprint = slot.fingerprint.load(acquire);
   call.before = slot.before.load(acquire);
-  unpack(slot.what.load(acquire), call.entry);
-  call.entry.bytes = slot.bytes.load(acquire);
+  unpack(slot.what.load(acquire), call);
+  call.bytes = slot.bytes.load(acquire);
   if (version == 0 || slot.version.load(relaxed) != version) return std::nullopt;
   return call;
 }
@@ -105,9 +105,9 @@ PastCalls CallHistory::take() const {
   PastCalls taken{.rank = rank_};
   for (const auto& slot : slots_)
     if (auto call = read(slot)) taken.calls.push_back(std::move(*call));
-  std::ranges::sort(taken.calls, {}, [](const PastCall& call) { return call.entry.seq; });
+  std::ranges::sort(taken.calls, {}, &PastCall::seq);
   for (const auto& slot : marks_)
-    if (const auto call = read(slot)) taken.marks.push_back({call->entry.seq, call->before});
+    if (const auto call = read(slot)) taken.marks.push_back({call->seq, call->before});
   return taken;
 }
 
@@ -119,10 +119,9 @@ Bytes encode(const PastCalls& calls) {
   Writer out;
   out.i32(calls.rank).u32(static_cast<std::uint32_t>(calls.calls.size()));
   for (const auto& call : calls.calls) {
-    const auto& e = call.entry;
-    out.u64(e.seq).u64(call.fingerprint).u64(call.before);
-    out.u8(static_cast<std::uint8_t>(e.operation)).u8(static_cast<std::uint8_t>(e.dtype));
-    out.u8(static_cast<std::uint8_t>(e.reduce)).u32(e.ops).i32(e.peer).i64(e.bytes);
+    out.u64(call.seq).u64(call.fingerprint).u64(call.before);
+    out.u8(static_cast<std::uint8_t>(call.operation)).u8(static_cast<std::uint8_t>(call.dtype));
+    out.u8(static_cast<std::uint8_t>(call.reduce)).u32(call.ops).i32(call.root).i64(call.bytes);
     out.text(call.text);
   }
   out.u32(static_cast<std::uint32_t>(calls.marks.size()));
@@ -135,16 +134,15 @@ PastCalls decode_past_calls(const Bytes& bytes) {
   PastCalls calls{.rank = in.i32()};
   for (auto left = in.u32(); left > 0; --left) {
     auto& call = calls.calls.emplace_back();
-    auto& e = call.entry;
-    e.seq = in.u64();
+    call.seq = in.u64();
     call.fingerprint = in.u64();
     call.before = in.u64();
-    e.operation = static_cast<Operation>(in.u8());
-    e.dtype = static_cast<DType>(in.u8());
-    e.reduce = static_cast<ReduceOp::Kind>(in.u8());
-    e.ops = in.u32();
-    e.peer = in.i32();
-    e.bytes = in.i64();
+    call.operation = static_cast<Operation>(in.u8());
+    call.dtype = static_cast<DType>(in.u8());
+    call.reduce = static_cast<ReduceOp::Kind>(in.u8());
+    call.ops = in.u32();
+    call.root = in.i32();
+    call.bytes = in.i64();
     call.text = in.text();
   }
   for (auto left = in.u32(); left > 0; --left) {
@@ -158,12 +156,14 @@ PastCalls decode_past_calls(const Bytes& bytes) {
 std::optional<CallDifference> difference(const GroupNames& names, const PastCalls& mine,
                                          const PastCalls& theirs) {
   const auto words = [&](const PastCall& call, const PastCalls& of) {
-    if (!call.text.empty()) return fmt::format("{} #{}", call.text, names.shown(call.entry.seq));
-    auto entry = call.entry;
-    entry.seq = names.shown(entry.seq);
-    if (entry.peer >= 0) entry.peer = names(entry.peer);
-    entry.state = &call == &of.calls.back() ? TraceEntry::State::running : TraceEntry::State::done;
-    return to_string(entry);
+    if (!call.text.empty()) return fmt::format("{} #{}", call.text, names.shown(call.seq));
+    auto text = fmt::format("{} #{}", name_of(call.operation), names.shown(call.seq));
+    if (is_reduction(call.operation)) text += fmt::format(" {}", name_of(call.reduce));
+    if (call.operation != Operation::barrier)
+      text += fmt::format(" {} {} B", name_of(call.dtype), call.bytes);
+    if (call.root >= 0) text += fmt::format(" root {}", names(call.root));
+    if (call.ops > 1) text += fmt::format(" (first of {})", call.ops);
+    return text + (&call == &of.calls.back() ? " running" : " done");
   };
   const auto found = [&](Operation operation, std::uint64_t seq, const std::string& own,
                          const std::string& other) {
@@ -176,44 +176,43 @@ std::optional<CallDifference> difference(const GroupNames& names, const PastCall
                     names(first ? theirs.rank : mine.rank), first ? other : own),
         seq == mine.last() && seq == theirs.last()};
   };
-  const auto seq_of = [](const PastCall& call) { return call.entry.seq; };
   if (mine.empty() || theirs.empty()) return std::nullopt;
   const auto none = [&](std::uint64_t seq) {
     return fmt::format("no call #{}, which it refused or which failed", names.shown(seq));
   };
   const PastCall* only_mine = nullptr;
   const PastCall* only_theirs = nullptr;
-  const auto first = mine.calls.size() < CallHistory::length ? 0 : seq_of(mine.calls.front());
+  const auto first = mine.calls.size() < CallHistory::length ? 0 : mine.calls.front().seq;
   for (const auto& call : theirs.calls)
-    if (call.entry.seq >= first && call.entry.seq < mine.last() &&
-        !std::ranges::binary_search(mine.calls, call.entry.seq, {}, seq_of))
+    if (call.seq >= first && call.seq < mine.last() &&
+        !std::ranges::binary_search(mine.calls, call.seq, {}, &PastCall::seq))
       only_theirs = &call;
   for (const auto& own : mine.calls) {
-    const auto seq = own.entry.seq;
-    const auto other = std::ranges::lower_bound(theirs.calls, seq, {}, seq_of);
-    if (other == theirs.calls.end() || other->entry.seq != seq) {
+    const auto seq = own.seq;
+    const auto other = std::ranges::lower_bound(theirs.calls, seq, {}, &PastCall::seq);
+    if (other == theirs.calls.end() || other->seq != seq) {
       if (seq < theirs.last() &&
-          (theirs.calls.size() < CallHistory::length || seq > seq_of(theirs.calls.front())))
+          (theirs.calls.size() < CallHistory::length || seq > theirs.calls.front().seq))
         only_mine = &own;
       continue;
     }
     if (own.fingerprint != other->fingerprint)
-      return found(own.entry.operation, seq, words(own, mine), words(*other, theirs));
+      return found(own.operation, seq, words(own, mine), words(*other, theirs));
     if (own.before == other->before) continue;
     if (only_mine != nullptr)
-      return found(only_mine->entry.operation, only_mine->entry.seq, words(*only_mine, mine),
-                   none(only_mine->entry.seq));
+      return found(only_mine->operation, only_mine->seq, words(*only_mine, mine),
+                   none(only_mine->seq));
     if (only_theirs != nullptr)
-      return found(only_theirs->entry.operation, only_theirs->entry.seq,
-                   none(only_theirs->entry.seq), words(*only_theirs, theirs));
+      return found(only_theirs->operation, only_theirs->seq, none(only_theirs->seq),
+                   words(*only_theirs, theirs));
     const auto before = fmt::format("another call before {}", words(own, mine));
-    return found(own.entry.operation, seq, before, before);
+    return found(own.operation, seq, before, before);
   }
   for (const auto& own : mine.marks)
     for (const auto& other : theirs.marks)
       if (own[0] == other[0] && own[1] != other[1]) {
         const auto before = fmt::format("another call before #{}", names.shown(own[0]));
-        return found(mine.calls.back().entry.operation, own[0], before, before);
+        return found(mine.calls.back().operation, own[0], before, before);
       }
   return std::nullopt;
 }

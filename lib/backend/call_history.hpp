@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <tutti/backend/backend.hpp>
-#include <tutti/trace.hpp>
 
 #include "backend/group_names.hpp"
 #include "values/bytes.hpp"
@@ -19,10 +18,17 @@ namespace tutti::internal {
 
 /// A collective that a rank has made.
 struct PastCall {
-  TraceEntry entry{};  ///< Without time and name.
+  std::uint64_t seq = 0;
   std::uint64_t fingerprint = 0;
   std::uint64_t before = 0;  ///< A hash of all collectives before this one.
-  std::string text{};        ///< The call in words; empty: those of `entry`.
+  // Of its first collective.
+  Operation operation{};
+  DType dtype{};
+  ReduceOp::Kind reduce{};
+  int root = -1;
+  std::int64_t bytes = 0;
+  std::uint32_t ops = 1;
+  std::string text{};  ///< The call in words; empty: of the numbers above.
 };
 
 /// The last collectives of a rank at one moment, oldest first. A fact about each call: it does not
@@ -34,7 +40,7 @@ struct PastCalls {
   std::vector<std::array<std::uint64_t, 2>> marks{};
 
   bool empty() const noexcept { return calls.empty(); }
-  std::uint64_t last() const noexcept { return calls.back().entry.seq; }
+  std::uint64_t last() const noexcept { return calls.back().seq; }
 };
 
 /// For peers, through the store. @throws Error of the reader.

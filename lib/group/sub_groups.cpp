@@ -73,8 +73,7 @@ Core::Part Core::prepare_part(const std::string& name) const {
   auto& o = part.options;
   o.name = options_.name + '/' + name;
   o.adopt.reset();
-  part.keys =
-      std::make_shared<GroupKeys>(options_.store, name + '/', bounds_.rank, bounds_.size);
+  part.keys = std::make_shared<GroupKeys>(options_.store, name + '/', bounds_.rank, bounds_.size);
   o.store = part.keys;
   part.rendezvous = std::make_unique<Rendezvous>(
       BackendInit{.store = o.store, .rank = bounds_.rank, .size = bounds_.size, .name = o.name});
@@ -95,8 +94,8 @@ ProcessGroup Core::make_part(Part part, int rank) {
     auto backend =
         backend_->split({.ranks = part.ranks, .rank = rank, .name = o.name, .store = o.store});
     if (backend != nullptr) {
-      auto core = std::make_shared<Core>(o, std::move(backend), choice_, hosts_,
-                                         std::move(part.in_hosts));
+      auto core =
+          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(part.in_hosts));
       part.keys->set_made();
       return ProcessGroup(std::move(core));
     }
