@@ -9,6 +9,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -196,6 +197,10 @@ class Attempt {
         made_{connections.interface, connections.device, {}, {}},
         name_(fmt::format("gloo/attempt {}", number)) {}
 
+  ~Attempt() { close_pairs(); }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
   /// Publishes this rank's addresses and reads those of its peers. @throws Error, which ends the
   /// rendezvous.
   void exchange_addresses() {
@@ -254,6 +259,22 @@ class Attempt {
   Connections take() { return std::move(made_); }
 
  private:
+  /// Closes the pairs of an attempt that failed, many at a time: each waits for the next turn of
+  /// Gloo's thread, which sleeps for 10 ms. Context would close them one after another.
+  void close_pairs() noexcept {
+    if (made_.context == nullptr) return;
+    constexpr int threads = 32;
+    std::vector<std::jthread> closing;
+    const auto close_from = [this](int first) {
+      for (int r = first; r < init_.size; r += threads) made_.context->getPair(r).reset();
+    };
+    try {
+      for (int i = 1; i < threads && i < init_.size; ++i) closing.emplace_back(close_from, i);
+    } catch (...) {  // Without a thread Context closes the rest.
+    }
+    close_from(0);
+  }
+
   /// Loopback has no slow link whose queue bbr could keep short, and bbr's pacing costs time there.
   void use_reno() const noexcept {
     const auto me = static_cast<std::size_t>(init_.rank);

@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "rank_processes.hpp"
+#include "support/errors.hpp"
 #include "support/worlds.hpp"
 
 namespace tutti::test {
@@ -302,6 +303,20 @@ void expect_on_time_over_a_slow_link(bool store_too, int runs) {
     expect_on_time("link of 1 Mbit/s, the store behind it", output, 300);
   else
     expect_on_time("link of 1 Mbit/s", output);
+}
+
+// Every connection that is closed waits up to 10 ms for Gloo's thread.
+TEST(GlooDeadline, AFailedCreateOfManyRanksIsOnTime) {
+  on_processes({.size = 1}, [](RankProcess& rank) {
+    auto options = rank.options("alone");
+    options.size = 200;
+    options.timeout = 300ms;
+    const auto start = Clock::now();
+    expect_error(Errc::timeout, {"1 of 200 ranks joined"},
+                 [&] { (void)ProcessGroup::create(options); });
+    EXPECT_LT(Clock::now() - start, options.timeout + 1s * patience());
+    return std::string();
+  });
 }
 
 TEST(GlooDeadline, ALinkOfOneMegabitCostsNoMoreThanTheDeadline) {
