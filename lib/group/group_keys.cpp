@@ -15,7 +15,7 @@
 namespace tutti::internal {
 namespace {
 
-std::string list_of(int rank) {
+std::string key_of_list(int rank) {
   return fmt::format("keys/{}", rank);
 }
 
@@ -42,14 +42,14 @@ void GroupKeys::leave() {
   Writer out;
   out.u64(keys_.size());
   for (const auto& key : keys_) out.text(key);
-  base_->set(list_of(rank_), out.bytes());
+  base_->set(key_of_list(rank_), out.bytes());
   if (base_->add("ended", 1) != size_) return;
   for (int r = 0; r < size_; ++r) {
-    const auto bytes = base_->try_get(list_of(r));
+    const auto bytes = base_->try_get(key_of_list(r));
     if (!bytes) continue;
     Reader in(*bytes, Errc::backend, "a list of keys in the store");
     for (auto count = in.u64(); count > 0; --count) base_->erase(in.text());
-    base_->erase(list_of(r));
+    base_->erase(key_of_list(r));
   }
   base_->erase("ended");
 }

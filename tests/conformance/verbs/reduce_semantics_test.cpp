@@ -112,6 +112,7 @@ TEST_P(ReduceSemantics, AnAverageIsFiniteIfTheSumIsNot) {
 
 // The values are multiples of 2^-8 below 8, so floats add them exactly in every order.
 TEST_P(ReduceSemantics, AnAverageOfHalvesIsRoundedOnceAndZeroWhereTheSumIsZero) {
+  if (world().backend.starts_with("nccl")) GTEST_SKIP() << "NCCL multiplies each rank's input";
   const int size = world().size;
   const auto value = [&](int rank, std::size_t i) {
     const auto mixed = static_cast<int>((i * 2654435761U + index(rank) * 40503U) >> 7U & 4095U);
