@@ -89,7 +89,7 @@ TEST_P(KeysOfGroups, OfSubGroupsDoNotAddUpInTheirParent) {
       together.wait();
       if (i == 0 && rank == 0) after_one = store->keys().size();
       // Groups on a device exchange the colors of a split through keys that their parent removes.
-      if (i == 5 && rank == 0 && group_options(GetParam(), rank, store).device == Device()) {
+      if (i == 5 && rank == 0 && group.memory().device() == Device()) {
         EXPECT_EQ(store->keys().size(), after_one) << testing::PrintToString(store->keys());
       }
       together.wait();
