@@ -10,9 +10,9 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::array<std::string_view, 8> launcher_variables{
-    "TUTTI_RANK", "TUTTI_SIZE",  "TUTTI_LOCAL_RANK",   "TUTTI_LOCAL_SIZE",
-    "TUTTI_NODE", "TUTTI_STORE", "TUTTI_STORE_HOSTED", "TUTTI_STORE_PORT"};
+constexpr std::array<std::string_view, 9> launcher_variables{
+    "TUTTI_RANK",  "TUTTI_SIZE",         "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_NODE",
+    "TUTTI_STORE", "TUTTI_STORE_HOSTED", "TUTTI_STORE_PORT", "TUTTI_TOKEN_FILE"};
 
 }  // namespace
 

@@ -43,7 +43,7 @@ RankProcess::~RankProcess() {
 
 void RankProcess::use_tcp(const std::string& host) {
   if (rank_ == 0) {
-    server_ = std::make_unique<StoreServer>();
+    server_ = std::make_unique<StoreServer>(StoreServerOptions{.host = host});
     files_->set("port", std::to_string(server_->port()));
   }
   const int port = std::stoi(files_->get_text("port", Deadline::after(20s)));
