@@ -319,6 +319,8 @@ Connections rendezvous(const MeshInit& init) {
     bool connected = true;
     try {
       attempt.connect();
+    } catch (const std::bad_alloc&) {
+      throw;  // Another attempt would not help.
     } catch (const std::exception& error) {
       connected = false;
       last = error.what();

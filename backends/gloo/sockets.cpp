@@ -127,8 +127,8 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
                       std::span<const sockaddr_storage> their_ends) {
   Sockets found;
   found.descriptors_.resize(own_ends.size(), -1);
-  std::vector<int> originals;
-  std::vector<bool> connected(own_ends.size());  // To any peer.
+  std::vector<int> originals(own_ends.size(), -1);  // Gloo's own, which it closes.
+  std::vector<bool> connected(own_ends.size());     // To any peer.
   const auto all = descriptors_of_process();
   for (const int descriptor : all) {
     sockaddr_storage own{};
@@ -146,18 +146,16 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
     for (std::size_t i = 0; i < own_ends.size(); ++i) {
       if (!same_address(own, own_ends[i])) continue;
       connected[i] = true;
-      if (!same_address(peer, their_ends[i])) continue;
-      originals.push_back(descriptor);
-      found.descriptors_[i] = descriptor;
+      if (same_address(peer, their_ends[i])) originals[i] = descriptor;
     }
   }
   for (std::size_t i = own_ends.size(); i-- > 0;)
-    if (connected[i] && found.descriptors_[i] < 0) found.relayed_ = static_cast<int>(i);
+    if (connected[i] && originals[i] < 0) found.relayed_ = static_cast<int>(i);
   for (const int descriptor : all)
     if (watches(descriptor, originals)) close_on_exec(descriptor);
   // After the loop: a duplicate may get a descriptor number that the loop has not yet checked.
-  for (int& descriptor : found.descriptors_)
-    if (descriptor >= 0) descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  for (std::size_t i = 0; i < originals.size(); ++i)
+    if (originals[i] >= 0) found.descriptors_[i] = ::fcntl(originals[i], F_DUPFD_CLOEXEC, 0);
   return found;
 }
 
