@@ -21,7 +21,8 @@
 namespace tutti::internal {
 
 /// A pool of memory: a steady stream of calls allocates nothing. Keeps the blocks that were
-/// released, by their sizes, which are powers of two.
+/// released, by their sizes, which are powers of two. Allocates several small blocks at a time,
+/// because ranks that are slow have more calls in flight.
 /// (std::pmr::synchronized_pool_resource would take one of the process's 1024 thread keys per
 /// group, and std::pmr::unsynchronized_pool_resource of libstdc++ 12 dereferences null after an
 /// allocation of its own has failed: src/c++17/memory_resource.cc, _Pool::vector.)
@@ -29,16 +30,17 @@ class Pool final : public std::pmr::memory_resource {
  public:
   Pool() = default;
   ~Pool() override {
-    for (auto* block : free_)
-      while (block != nullptr) ::operator delete(std::exchange(block, block->next));
+    while (chunks_ != nullptr) ::operator delete(std::exchange(chunks_, chunks_->next));
   }
 
  private:
   struct Block {
     Block* next;
   };
-  static constexpr std::size_t smallest = 5;  // 32 bytes.
+  static constexpr std::size_t smallest = 5;  // 32 bytes, also for the header of a chunk.
   static constexpr std::size_t sizes = 12;    // Up to 64 KiB. Larger blocks are not kept.
+  static constexpr std::size_t chunk_bytes = 16 * 1024;
+  static constexpr std::size_t most_in_chunk = 16;
 
   /// The index in free_; `sizes` for a block that is not kept.
   static std::size_t size_of(std::size_t bytes, std::size_t alignment) noexcept {
@@ -49,14 +51,9 @@ class Pool final : public std::pmr::memory_resource {
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     const auto size = size_of(bytes, alignment);
     if (size == sizes) return std::pmr::new_delete_resource()->allocate(bytes, alignment);
-    {
-      const std::lock_guard lock(mutex_);
-      if (auto* block = free_[size]; block != nullptr) {
-        free_[size] = block->next;
-        return block;
-      }
-    }
-    return ::operator new (std::size_t{1} << (smallest + size));
+    const std::lock_guard lock(mutex_);
+    if (free_[size] == nullptr) add_chunk(size);
+    return std::exchange(free_[size], free_[size]->next);
   }
   void do_deallocate(void* data, std::size_t bytes, std::size_t alignment) noexcept override {
     const auto size = size_of(bytes, alignment);
@@ -66,8 +63,19 @@ class Pool final : public std::pmr::memory_resource {
   }
   bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
 
+  void add_chunk(std::size_t size) {
+    constexpr auto header = std::size_t{1} << smallest;
+    const auto bytes = header << size;
+    const auto count = std::clamp<std::size_t>(chunk_bytes / bytes, 1, most_in_chunk);
+    auto* const data = static_cast<std::byte*>(::operator new(header + count * bytes));
+    chunks_ = new (data) Block{chunks_};
+    for (std::size_t i = count; i-- > 0;)
+      free_[size] = new (data + header + i * bytes) Block{free_[size]};
+  }
+
   std::mutex mutex_;
   std::array<Block*, sizes> free_{};
+  Block* chunks_ = nullptr;
 };
 
 /// An allocator that keeps its pool alive, so that a state may outlive its group.
