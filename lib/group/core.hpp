@@ -143,9 +143,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     } catch (const std::bad_alloc&) {
     }
   }
-  Work issue_one(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
-                 std::string_view caller);
-  Work issue_two(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
   std::optional<ProcessGroup> split_into_parts(int color, int key, const CallOptions& options);
   std::optional<ProcessGroup> make_subset(std::span<const int> ranks, const CallOptions& options);
   Registration register_block(const TensorView& block, const CallOptions& options);
