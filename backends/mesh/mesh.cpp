@@ -150,11 +150,12 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
     if (!m->since_) m->since_ = now;
     const auto& call = m->call_;
     // The call of a refused message may have ended.
-    if (call.group == nullptr || now - *m->since_ < patience_before_comparing ||
-        agreement().refusal_of(call.id) != nullptr)
-      continue;
+    if (call.group == nullptr || agreement().refusal_of(call.id) != nullptr) continue;
+    const bool is_message = call.call == nullptr;
+    if (is_message) waiting.pairs.push_back(call.id);
+    if (now - *m->since_ < patience_before_comparing) continue;
     const auto& group = *call.group;
-    if (call.call == nullptr) {
+    if (is_message) {
       const auto& op = call.ops[0];
       waiting.messages.emplace_back(m->peer_,
                                     internal::MessageSide{rank_, call.id, op.fingerprint,
@@ -172,8 +173,14 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
 std::optional<Error> Mesh::ask(const Waiting& waiting) {
   for (const auto& collective : waiting.collectives)
     if (auto cause = compare(*collective.group, &collective)) return cause;
-  for (const auto& [peer, side] : waiting.messages) agreement().ask(peer, side);
-  if (!waiting.collectives.empty() && waiting.messages.empty()) agreement().ask_all();
+  // A peer looks at one question at a time, so each look asks about another message.
+  std::set<int> asked;
+  for (std::size_t i = 0; i < waiting.messages.size(); ++i) {
+    const auto& [peer, side] = waiting.messages[(next_question_ + i) % waiting.messages.size()];
+    if (asked.insert(peer).second) agreement().ask(peer, side);
+  }
+  ++next_question_;
+  if (!waiting.collectives.empty() || !asked.empty()) agreement().ask_all();
   return std::nullopt;
 }
 
@@ -217,10 +224,9 @@ std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs,
   for (const auto& calls : all_calls()) {
     auto mine = calls->posted.find(theirs.pair, calls->names);
     if (!mine || mine->fingerprint == theirs.fingerprint) continue;
-    const auto waits = std::ranges::find_if(
-        waiting.messages, [&](const auto& message) { return message.second.pair == theirs.pair; });
-    const bool has_ended = waits == waiting.messages.end();
-    if (!has_ended) mine->text = waits->second.text;
+    for (const auto& [peer, side] : waiting.messages)
+      if (side.pair == theirs.pair) mine->text = side.text;
+    const bool has_ended = std::ranges::find(waiting.pairs, theirs.pair) == waiting.pairs.end();
     const auto place = [&](int mesh_rank) {
       return static_cast<int>(std::ranges::find(calls->ranks, mesh_rank) - calls->ranks.begin());
     };

@@ -133,7 +133,8 @@ class Mesh : public internal::FailingGroup {
     };
     bool any = false;  // Some call waits, maybe not for long.
     std::vector<Collective> collectives{};
-    std::vector<std::pair<int, internal::MessageSide>> messages{};  // By peer.
+    std::vector<std::pair<int, internal::MessageSide>> messages{};  // With their peers.
+    std::vector<std::uint64_t> pairs{};  // Of all messages, also of those that wait for a moment.
   };
   Waiting waiting_calls(std::chrono::steady_clock::time_point now);
   void cancel_refused() noexcept;
@@ -161,6 +162,7 @@ class Mesh : public internal::FailingGroup {
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};
   std::chrono::steady_clock::time_point next_answer_{};
+  std::size_t next_question_ = 0;
 };
 
 /// A mesh of one rank, which has no connections.

@@ -325,7 +325,6 @@ void Agreement::ask_all() {
 
 void Agreement::ask(int peer, const MessageSide& mine) {
   store_->set(key("ask", peer), encode(mine));
-  ask_all();
 }
 
 bool Agreement::is_asked() {

@@ -122,7 +122,8 @@ class Agreement {
                                               const PastCalls& mine, bool publish);
   /// Asks all ranks to compare their calls, after this rank has published its own.
   void ask_all();
-  /// Asks `peer` whether it has made the other side of a message differently. Also asks all.
+  /// Asks `peer`, at the next ask_all(), whether it has made the other side of a message
+  /// differently. A later question to the same peer replaces it.
   void ask(int peer, const MessageSide& mine);
   /// True if a rank has asked since the last call of this function. From one thread.
   bool is_asked();
