@@ -62,7 +62,6 @@ struct Trial {
 template <typename Body>
 void record(Outcome& outcome, const Body& body) {
   const auto begin = Clock::now();
-  std::string text;
   try {
     outcome.set(body() ? Outcome::Kind::right : Outcome::Kind::wrong, "");
   } catch (const Error& error) {
@@ -221,7 +220,9 @@ INSTANTIATE_TEST_SUITE_P(Phases, Exhaustion, testing::ValuesIn(cases({"local", "
                          name_of);
 
 TEST_P(Exhaustion, OfMemoryIsAnErrorOfItsRankAndItsPeer) {
-  fail_each(GetParam().backend, GetParam().phase, 7);
+  // Where a peer is in a handshake of gloo, it learns of the failure after 2 s.
+  const bool slow = GetParam().backend == "gloo" && GetParam().phase.run == nullptr;
+  fail_each(GetParam().backend, GetParam().phase, slow ? 29 : 7);
 }
 
 class SlowExhaustion : public testing::TestWithParam<Case> {};
