@@ -13,7 +13,8 @@ enum class LogLevel : std::uint8_t { off, error, warning, info, debug };
 using Logger = std::function<void(LogLevel, std::string_view message)>;
 
 /// A logger that writes to stderr at the level of TUTTI_LOG: off, error, warning (the default),
-/// info or debug. The variable is read by this call.
+/// info or debug. The variable is read by this call. Another value counts as warning here;
+/// ProcessGroup::create() and init() refuse it, unless GroupOptions::logger is set.
 Logger default_logger();
 
 }  // namespace tutti

@@ -25,6 +25,7 @@
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 #include "values/host_identity.hpp"
+#include "values/log_level.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -47,7 +48,10 @@ GroupOptions prepared(const GroupOptions& options) {
           "group '{}': {} ranks need a store to find each other; set GroupOptions::store", o.name,
           o.size);
   o.store = make_prefix_store(o.store == nullptr ? make_memory_store() : o.store, o.name + '/');
-  if (!o.logger) o.logger = default_logger();
+  if (!o.logger) {
+    check_log_level();
+    o.logger = default_logger();
+  }
   if (!o.checked) o.checked = environment_switch("TUTTI_CHECK", false);
   return o;
 }

@@ -2,18 +2,28 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
+
+#include "values/fail.hpp"
+#include "values/log_level.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-LogLevel parse_level(const char* text) {
-  const std::string_view name = text == nullptr ? "" : text;
+std::string_view level_text() {
+  const char* text = std::getenv("TUTTI_LOG");
+  return text == nullptr ? "" : text;
+}
+
+/// Empty if there is no such level.
+std::optional<LogLevel> parse_level(std::string_view name) {
+  if (name.empty() || name == "warning") return LogLevel::warning;
   if (name == "off") return LogLevel::off;
   if (name == "error") return LogLevel::error;
   if (name == "info") return LogLevel::info;
   if (name == "debug") return LogLevel::debug;
-  return LogLevel::warning;
+  return std::nullopt;
 }
 
 const char* label(LogLevel level) {
@@ -32,7 +42,8 @@ const char* label(LogLevel level) {
 }  // namespace
 
 Logger default_logger() {
-  return [limit = parse_level(std::getenv("TUTTI_LOG"))](LogLevel level, std::string_view message) {
+  const auto limit = parse_level(level_text()).value_or(LogLevel::warning);
+  return [limit](LogLevel level, std::string_view message) {
     if (level == LogLevel::off || level > limit) return;
     // One write per line, so that lines of several threads do not mix.
     std::string line = "tutti: ";
@@ -42,3 +53,14 @@ Logger default_logger() {
 }
 
 }  // namespace tutti
+
+namespace tutti::internal {
+
+void check_log_level() {
+  const auto text = level_text();
+  if (!parse_level(text))
+    failf(Errc::invalid_argument,
+          "TUTTI_LOG is '{}'; it must be off, error, warning, info or debug", text);
+}
+
+}  // namespace tutti::internal

@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/process_group.hpp>
+
+#include "support/errors.hpp"
 #include "support/scoped_variables.hpp"
 
 namespace tutti {
@@ -43,9 +46,30 @@ TEST(DefaultLogger, WritesItsLevelAndWhatIsMoreImportant) {
 }
 
 TEST(DefaultLogger, WritesWarningsByDefault) {
-  for (const char* value : {static_cast<const char*>(nullptr), "", "loud", "INFO"})
+  for (const char* value : {static_cast<const char*>(nullptr), "", "banana", "INFO"})
     EXPECT_EQ(log_all_with(value), std::string(error_line) + warning_line)
         << (value == nullptr ? "not set" : value);
+}
+
+TEST(DefaultLogger, AGroupRefusesAnUnknownLevelByName) {
+  for (const char* value : {"banana", "INFO", " info", "2"}) {
+    const ScopedVariables variable{{"TUTTI_LOG", value}};
+    test::expect_error(
+        Errc::invalid_argument,
+        {"TUTTI_LOG", std::string("'") + value + "'", "off, error, warning, info or debug"},
+        [] { (void)ProcessGroup::create({.backend = "local"}); });
+    EXPECT_EQ(
+        ProcessGroup::create({.backend = "local", .logger = [](LogLevel, std::string_view) {}})
+            .size(),
+        1)
+        << "the variable is not asked";
+  }
+  for (const char* value : {"", "off", "error", "warning", "info", "debug"}) {
+    const ScopedVariables variable{{"TUTTI_LOG", value}};
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(ProcessGroup::create({.backend = "local"}).size(), 1) << value;
+    (void)testing::internal::GetCapturedStderr();
+  }
 }
 
 TEST(DefaultLogger, ReadsTheVariableWhenItIsMade) {
