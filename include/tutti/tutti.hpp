@@ -48,5 +48,6 @@
 #include <tutti/sync.hpp>
 #include <tutti/tensor.hpp>
 #include <tutti/trace.hpp>
+#include <tutti/trace_file.hpp>
 #include <tutti/version.hpp>
 #include <tutti/work.hpp>

@@ -24,7 +24,8 @@ DType dtype_of(const Op& op) noexcept {
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
-           const BackendChoice& choice, std::shared_ptr<RankHosts> hosts, std::vector<int> ranks)
+           const BackendChoice& choice, std::shared_ptr<RankHosts> hosts, std::vector<int> ranks,
+           TraceMemory traces)
     : options_(options),
       choice_(choice),
       hosts_(std::move(hosts)),
@@ -32,11 +33,15 @@ Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
       backend_name_(choice.entry == nullptr ? "custom" : choice.entry->name),
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
+      traces_(std::move(traces)),
       backend_(std::move(backend)) {}
 
 Core::~Core() {
-  // A forked child has no threads of the backend, so it cannot destroy the backend.
-  if (fork_guard_.forked()) (void)backend_.release();
+  // A forked child has no threads of the backend, so it cannot destroy the backend. The trace is
+  // the parent's.
+  if (!fork_guard_.forked()) return;
+  (void)backend_.release();
+  (void)traces_.release();
 }
 
 int Core::ranks_on_host_below(int rank) const {
@@ -96,8 +101,10 @@ Error Core::with_place(const Error& error, std::string_view operation) const noe
 }
 
 void Core::collected(std::uint64_t token, bool failed) noexcept {
+  if (fork_guard_.forked()) [[unlikely]]
+    return;  // The trace may be in memory that is shared with the parent.
   const auto state = failed ? TraceEntry::State::failed : TraceEntry::State::done;
-  ((token & 1) != 0 ? pairs_ : collectives_).end(token >> 1, state);
+  ((token & 1) != 0 ? traces_->messages : traces_->collectives).end(token >> 1, state);
 }
 
 void Core::uncollected(const Error& error) noexcept {
@@ -118,8 +125,8 @@ void Core::abort(std::string_view why) noexcept {
 
 Trace Core::trace() const {
   Trace out;
-  collectives_.read(out);
-  pairs_.read(out);
+  traces_->collectives.read(out);
+  traces_->messages.read(out);
   std::ranges::stable_sort(out, {}, &TraceEntry::started);
   return out;
 }
@@ -320,8 +327,8 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
 }
 
 std::pair<TraceRing*, std::uint64_t> Core::trace_slot(const Op& shown, const Call& call) noexcept {
-  if (!is_point_to_point(shown.kind)) return {&collectives_, call.seq};
-  return {&pairs_, next_pair_.fetch_add(1, std::memory_order_relaxed)};
+  if (!is_point_to_point(shown.kind)) return {&traces_->collectives, call.seq};
+  return {&traces_->messages, next_pair_.fetch_add(1, std::memory_order_relaxed)};
 }
 
 std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
@@ -340,7 +347,7 @@ Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait
       ring->end(index, TraceEntry::State::done);
       return {};
     }
-    const auto token = index << 1 | (ring == &pairs_ ? 1U : 0U);
+    const auto token = index << 1 | (ring == &traces_->messages ? 1U : 0U);
     return Work(std::move(work).release(), shared_from_this(), token);
   } catch (...) {
     ring->end(index, TraceEntry::State::failed);

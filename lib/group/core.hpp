@@ -19,7 +19,7 @@
 
 #include "group/prepare.hpp"
 #include "group/rank_hosts.hpp"
-#include "group/trace_ring.hpp"
+#include "group/trace_memory.hpp"
 #include "group/validate.hpp"
 #include "values/fork_guard.hpp"
 
@@ -55,7 +55,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// unknown; of a part, those of the group of which it was made first. `ranks`: the rank in
   /// `hosts` of each rank; empty: the same.
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice,
-       std::shared_ptr<RankHosts> hosts, std::vector<int> ranks = {});
+       std::shared_ptr<RankHosts> hosts, std::vector<int> ranks, TraceMemory traces);
   ~Core() override;
 
   static Core& of(ProcessGroup& group) { return group.core(); }
@@ -230,9 +230,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Memory* memory_ = nullptr;
 
   std::atomic<std::uint64_t> next_seq_{0};
-  std::atomic<std::uint64_t> next_pair_{0};  // Index of the next entry in pairs_.
-  TraceRing collectives_;
-  TraceRing pairs_;
+  std::atomic<std::uint64_t> next_pair_{0};  // Index of the next entry in traces_->messages.
+  TraceMemory traces_;
 
   std::mutex pairs_mutex_;
   // Number of messages so far, by (whether this rank sends, peer, tag).

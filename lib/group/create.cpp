@@ -223,9 +223,10 @@ ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts>
     check_made_alike(o, rendezvous);
     const auto choice = choose_for(o, rendezvous);
     if (hosts == nullptr) hosts = std::make_shared<RankHosts>(o.store, o.name, o.rank, o.size);
+    auto traces = make_traces(o, &rendezvous);
     auto backend = make_backend(choice, init, o);
-    return ProcessGroup(
-        std::make_shared<Core>(o, std::move(backend), choice, std::move(hosts), std::move(ranks)));
+    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, std::move(hosts),
+                                               std::move(ranks), std::move(traces)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }
@@ -272,9 +273,10 @@ ProcessGroup Core::create_checked(const GroupOptions& options, std::unique_ptr<B
           "group '{}': backend is '{}' and device is {}; set neither when passing a Backend "
           "object, which decides both",
           o.name, o.backend, to_string(o.device));
-  return ProcessGroup(std::make_shared<Core>(
-      o, wrap(std::move(backend), o),
-      BackendChoice{nullptr, {}, "the caller made the Backend object"}, nullptr));
+  return ProcessGroup(
+      std::make_shared<Core>(o, wrap(std::move(backend), o),
+                             BackendChoice{nullptr, {}, "the caller made the Backend object"},
+                             nullptr, std::vector<int>(), make_traces(o, nullptr)));
 }
 
 }  // namespace tutti::internal

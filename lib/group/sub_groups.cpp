@@ -95,7 +95,8 @@ ProcessGroup Core::make_part(Part part, int rank) {
         backend_->split({.ranks = part.ranks, .rank = rank, .name = o.name, .store = o.store});
     if (backend != nullptr) {
       auto core =
-          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(part.in_hosts));
+          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(part.in_hosts),
+                                 make_traces(o, part.rendezvous.get()));
       part.keys->set_made();
       return ProcessGroup(std::move(core));
     }

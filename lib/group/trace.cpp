@@ -51,6 +51,24 @@ void TraceRing::read(std::vector<TraceEntry>& out) const {
   for (auto& f : found) out.push_back(std::move(f.entry));
 }
 
+bool TraceRing::load(std::span<const std::byte> ring) noexcept {
+  for (std::size_t i = 0; i < length; ++i) {
+    std::array<std::uint64_t, sizeof(Slot) / 8> words;
+    std::memcpy(words.data(), ring.data() + i * sizeof(Slot), sizeof(Slot));
+    if (words[0] != 0 && (words[0] - 1) % length != i) return false;
+    auto& slot = slots_[i];
+    slot.version.store(words[0], relaxed);
+    slot.ended.store(words[1], relaxed);
+    slot.seq.store(words[2], relaxed);
+    slot.what.store(words[3], relaxed);
+    slot.bytes.store(static_cast<std::int64_t>(words[4]), relaxed);
+    slot.started.store(static_cast<std::int64_t>(words[5]), relaxed);
+    slot.name[0].store(words[6], relaxed);
+    slot.name[1].store(words[7], relaxed);
+  }
+  return true;
+}
+
 }  // namespace tutti::internal
 
 namespace [[gnu::visibility("default")]] tutti {

@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include <tutti/backend/op.hpp>
 #include <tutti/trace.hpp>
 
 namespace tutti::internal {
@@ -76,6 +79,9 @@ class TraceRing {
 
   /// Appends the entries, oldest first.
   void read(std::vector<TraceEntry>& out) const;
+  /// Replaces the entries by those of a copy of a ring's memory. False if an entry is not in the
+  /// slot of its number; the other fields may have any values.
+  bool load(std::span<const std::byte> ring) noexcept;
 
  private:
   static constexpr std::uint64_t ended_of(std::uint64_t index, TraceEntry::State state) noexcept {
