@@ -21,6 +21,7 @@
 #include "common/exit_code.hpp"
 #include "common/option.hpp"
 #include "common/text.hpp"
+#include "inspect/diagnose.hpp"
 #include "inspect/info.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
@@ -31,7 +32,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, info, schema";
+constexpr std::string_view present = "run, bench, info, diagnose, schema";
 constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
                                                 "topo",    "doctor", "completions"};
 
@@ -39,7 +40,8 @@ constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",  
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"run", "bench", "info", "schema", "-h", "--help", "--version"})
+  for (const char* known :
+       {"run", "bench", "info", "diagnose", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -107,6 +109,13 @@ Exit run(int argc, char** argv) {
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
 
+  CLI::App* diagnosis =
+      app.add_subcommand("diagnose", "what the trace files of TUTTI_TRACE_DIR say about a run");
+  std::string directory;
+  std::string diagnose_format = "text";
+  define(*diagnosis, {{"directory", &directory, "the directory of TUTTI_TRACE_DIR", "DIR"},
+                      {"-f,--format", &diagnose_format, "text or json", "FORMAT"}});
+
   CLI::App* schema =
       app.add_subcommand("schema", "the JSON Schema of what bench and bench step print");
   std::string schema_of = "bench";
@@ -130,8 +139,13 @@ Exit run(int argc, char** argv) {
     constexpr std::array schemas{bench_schema, step_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
+  constexpr Names<2> formats{"text", "json"};
+  if (app.got_subcommand(diagnosis)) {
+    if (directory.empty()) refuse("diagnose: no directory; name that of TUTTI_TRACE_DIR");
+    const bool json = parse_choice("--format", diagnose_format, formats) == 1;
+    return run_diagnose(directory, json);
+  }
   if (app.got_subcommand(info)) {
-    constexpr Names<2> formats{"text", "json"};
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());
   }

@@ -14,6 +14,7 @@ enum class Exit : int {
   ok = 0,
   gate = 1,  // A gate failed or a run is slower (later subcommands).
   wrong_data = 2,
+  found = 3,  // diagnose found something wrong.
   usage = 64,
   unavailable = 69,  // The backend or the launch is not available here.
   internal = 70,
