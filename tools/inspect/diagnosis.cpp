@@ -119,19 +119,23 @@ void find_lag(Traces traces, const CallsByNumber& calls, std::vector<Finding>& f
   for (const auto& [seq, entries] : calls) {
     std::vector<int> inside;
     const TraceEntry* call = nullptr;
+    bool waits = false;
     for (const auto& [rank, e] : entries)
       if (is_unfinished(e->state)) {
         inside.push_back(rank);
+        waits = waits || e->state == State::running;
         if (call == nullptr) call = e;
       }
     std::vector<int> behind;
     for (const auto& [rank, n] : next)
       if (n <= seq) behind.push_back(rank);
     if (inside.empty() || behind.empty()) continue;
-    findings.push_back(
-        {"lags", fmt::format("{} {} not entered {}, in which {} {}", ranks_text(behind),
-                             behind.size() == 1 ? "has" : "have", call_text(*call),
-                             ranks_text(inside), inside.size() == 1 ? "waits" : "wait")});
+    findings.push_back({"lags", fmt::format("{} {} not entered {}, in which {} {}",
+                                            ranks_text(behind), behind.size() == 1 ? "has" : "have",
+                                            call_text(*call), ranks_text(inside),
+                                            !waits               ? "failed"
+                                            : inside.size() == 1 ? "waits"
+                                                                 : "wait")});
     return;
   }
 }

@@ -119,6 +119,8 @@ TEST(Diagnosis, NamesTheRanksThatHaveNotEnteredACall) {
                          trace(2, 4, inside), trace(3, 4, {})}),
             Findings{"lags: ranks 1,3 have not entered all_reduce #7 sum f32 16 B, in which ranks "
                      "0,2 wait"});
+  EXPECT_EQ(findings_of({trace(0, 2, {reduced(7, State::failed)}), trace(1, 2, {})})[0],
+            "lags: rank 1 has not entered all_reduce #7 sum f32 16 B, in which rank 0 failed");
 }
 
 TEST(Diagnosis, NamesMissingRanksAlsoOfAnImpossibleSize) {
