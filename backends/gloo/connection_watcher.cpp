@@ -43,7 +43,8 @@ void watch(Watched& watched, const std::function<bool(std::size_t)>& ended,
       events[i].fd = -1;
       open_ends.push_back(i - 1);
     }
-    std::erase_if(open_ends, ended);
+    // Not `ended` itself, of which the algorithm makes copies.
+    std::erase_if(open_ends, [&](std::size_t i) { return ended(i); });
     look();
   }
 }
