@@ -10,10 +10,6 @@
 namespace tutti::internal {
 namespace {
 
-constexpr auto acquire = std::memory_order_acquire;
-constexpr auto relaxed = std::memory_order_relaxed;
-constexpr auto release = std::memory_order_release;
-
 /// What a call was, in one word.
 std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
   const auto dtype =
@@ -43,15 +39,15 @@ std::uint64_t chain(std::uint64_t before, std::uint64_t call) noexcept {
 
 void CallHistory::write(Slot& slot, std::uint64_t index, std::uint64_t seq,
                         std::uint64_t fingerprint, const Op& first, std::size_t ops) noexcept {
-  slot.version.store(0, relaxed);  // Ordered before the release stores below.
-  slot.seq.store(seq, release);
-  slot.fingerprint.store(fingerprint, release);
-  slot.before.store(chain_, release);
-  slot.what.store(pack(first, ops), release);
+  slot.version.store(0, std::memory_order_relaxed);  // Ordered before the release stores below.
+  slot.seq.store(seq, std::memory_order_release);
+  slot.fingerprint.store(fingerprint, std::memory_order_release);
+  slot.before.store(chain_, std::memory_order_release);
+  slot.what.store(pack(first, ops), std::memory_order_release);
   slot.bytes.store(
       static_cast<std::int64_t>(first.in.data != nullptr ? first.in.bytes() : first.out.bytes()),
-      release);
-  slot.version.store(index + 1, release);
+      std::memory_order_release);
+  slot.version.store(index + 1, std::memory_order_release);
 }
 
 std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noexcept {
@@ -64,7 +60,7 @@ std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noex
   const Op* shown = ops.data();
   for (const auto& op : ops)
     if (is_point_to_point(shown->kind)) shown = &op;
-  const auto index = count_.load(relaxed);
+  const auto index = count_.load(std::memory_order_relaxed);
   write(slots_[index % length], index, call.seq, call.fingerprint, *shown, ops.size());
   if (call.seq >= next_mark_) {
     const auto mark = call.seq / mark_distance;
@@ -72,32 +68,33 @@ std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noex
       write(marks_[mark % length], mark, call.seq, call.fingerprint, *shown, ops.size());
     next_mark_ = (mark + 1) * mark_distance;
   }
-  count_.store(index + 1, release);
+  count_.store(index + 1, std::memory_order_release);
   return chain_;
 }
 
 void CallHistory::take_back() noexcept {
   present_ = 0;
-  auto count = count_.load(relaxed);
+  auto count = count_.load(std::memory_order_relaxed);
   while (count > 0) {
     auto& slot = slots_[(count - 1) % length];
-    if (slot.version.load(relaxed) != count || names_.first_part(slot.seq.load(relaxed)) != first_)
+    if (slot.version.load(std::memory_order_relaxed) != count ||
+        names_.first_part(slot.seq.load(std::memory_order_relaxed)) != first_)
       break;
-    slot.version.store(0, release);
+    slot.version.store(0, std::memory_order_release);
     --count;
   }
-  count_.store(count, release);
+  count_.store(count, std::memory_order_release);
 }
 
 std::optional<PastCall> CallHistory::read(const Slot& slot) {
-  const auto version = slot.version.load(acquire);
+  const auto version = slot.version.load(std::memory_order_acquire);
   PastCall call;
-  call.seq = slot.seq.load(acquire);
-  call.fingerprint = slot.fingerprint.load(acquire);
-  call.before = slot.before.load(acquire);
-  unpack(slot.what.load(acquire), call);
-  call.bytes = slot.bytes.load(acquire);
-  if (version == 0 || slot.version.load(relaxed) != version) return std::nullopt;
+  call.seq = slot.seq.load(std::memory_order_acquire);
+  call.fingerprint = slot.fingerprint.load(std::memory_order_acquire);
+  call.before = slot.before.load(std::memory_order_acquire);
+  unpack(slot.what.load(std::memory_order_acquire), call);
+  call.bytes = slot.bytes.load(std::memory_order_acquire);
+  if (version == 0 || slot.version.load(std::memory_order_relaxed) != version) return std::nullopt;
   return call;
 }
 
@@ -112,7 +109,7 @@ PastCalls CallHistory::take() const {
 }
 
 bool CallHistory::has_changed() noexcept {
-  return std::exchange(seen_, count_.load(acquire)) != seen_;
+  return std::exchange(seen_, count_.load(std::memory_order_acquire)) != seen_;
 }
 
 Bytes encode(const PastCalls& calls) {

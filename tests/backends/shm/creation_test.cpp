@@ -454,7 +454,7 @@ TEST(SlowShmCreation, GroupsReleaseEverything) {
   make_groups(10'000);
 }
 
-TEST(ShmCreation, LeavesTheKeysOfItsRanks) {
+TEST(ShmCreation, WritesTheKeysOfItsRanks) {
   const auto store = std::make_shared<RecordingStore>(make_memory_store());
   on_threads(2, [&](int rank) {
     for (int i = 0; i < 2; ++i) {
@@ -469,8 +469,8 @@ TEST(ShmCreation, LeavesTheKeysOfItsRanks) {
   });
   std::set<std::string> keys{"world/groups"};
   for (const std::string group : {"world/0/", "world/1/"})
-    for (const auto* key :
-         {"made_with", "member/0", "member/1", "hosts/0", "hosts/1", "shm/rank/0", "shm/rank/1"})
+    for (const auto* key : {"made_with", "ended", "keys/0", "keys/1", "member/0", "member/1",
+                            "hosts/0", "hosts/1", "shm/rank/0", "shm/rank/1"})
       keys.insert(group + key);
   EXPECT_EQ(store->written(), keys);
 }

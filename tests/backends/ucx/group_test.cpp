@@ -213,7 +213,7 @@ TEST(Ucx, AMessageThatIsNeverReceivedIsLoggedAtTheEnd) {
     std::string logged;
     options.logger = [&](LogLevel level, std::string_view text) {
       const std::lock_guard lock(mutex);
-      if (level >= LogLevel::error) logged += text;
+      if (level == LogLevel::error) logged += text;
     };
     {
       auto group = ProcessGroup::create(options);
@@ -288,7 +288,7 @@ TEST(Ucx, UnmatchedMessagesAreOneLineOfTheLog) {
     std::vector<std::string> lines;
     auto options = options_of(rank, "ucx:tcp");
     options.logger = [&](LogLevel level, std::string_view text) {
-      if (level <= LogLevel::warning) lines.emplace_back(text);
+      if (level <= LogLevel::warning && text.starts_with("UCX")) lines.emplace_back(text);
     };
     {
       auto group = ProcessGroup::create(options);
