@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -71,9 +72,11 @@ class Worker::Lock {
   }
   void give_way() {
     if (worker_.wanting_.load(std::memory_order_relaxed) == 0) return;
+    const auto is_wanted = [&] { return worker_.wanting_.load(std::memory_order_relaxed) != 0; };
     lock_.unlock();
-    for (int i = 0; i < 1000 && worker_.wanting_.load(std::memory_order_relaxed) != 0; ++i)
-      ::sched_yield();
+    for (int i = 0; i < 100 && is_wanted(); ++i) ::sched_yield();
+    // On a busy machine the other thread runs only when this one sleeps.
+    for (int i = 0; i < 100 && is_wanted(); ++i) std::this_thread::sleep_for(50us);
     lock_.lock();
   }
 
