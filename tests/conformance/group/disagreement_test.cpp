@@ -183,7 +183,8 @@ class Disagreements : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Cases, Disagreements, testing::ValuesIn(cases()), CaseName());
 
 TEST_P(Disagreements, AreAnErrorOnEveryRankByItsNextCall) {
-  const auto& [world, disagreement] = GetParam();
+  const World& world = GetParam().world;
+  const Disagreement& disagreement = GetParam().disagreement;
   PerRank<std::string> errors(world.size);
   PerRank<std::chrono::nanoseconds> times(world.size);
   RankBarrier made(world.size);
