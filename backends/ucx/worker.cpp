@@ -77,7 +77,7 @@ class Worker::Lock {
     for (int i = 0; i < 100 && is_wanted(); ++i) ::sched_yield();
     // On a busy machine the other thread runs only when this one sleeps.
     for (int i = 0; i < 100 && is_wanted(); ++i) std::this_thread::sleep_for(50us);
-    lock_.lock();
+    take();
   }
 
  private:
@@ -403,7 +403,8 @@ void Worker::attend(std::chrono::milliseconds time) {
   while (!closing_) {
     const bool others = progressing_;
     if (!others)
-      while (!closing_ && api_.worker_progress(worker_) != 0) lock.give_way();
+      while (!closing_ && !progressing_ && !limit.expired() && api_.worker_progress(worker_) != 0)
+        lock.give_way();
     if (closing_) return;  // While it gave way.
     serve_withdrawals();
     idle_ = true;
