@@ -198,7 +198,7 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
 bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {
   const bool left = group_->size() == 1 || (!failure() && group_->abandon(call));
   if (!left) mesh().fail({.cause = internal::broken_by_refusal(why)});
-  if (group_->calls != nullptr) group_->calls->history.take_back();
+  if (group_->calls != nullptr) group_->calls->history.take_back(call.seq);
   ended_parts_.clear();
   return left;
 }

@@ -10,7 +10,7 @@
 namespace tutti::internal {
 namespace {
 
-/// What a call was, in one word.
+/// Packs the kind, dtype, reduction, number of operations and root of a call into one word.
 std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
   const auto dtype =
       first.in.data != nullptr || first.out.data == nullptr ? first.in.dtype : first.out.dtype;
@@ -72,7 +72,9 @@ std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noex
   return chain_;
 }
 
-void CallHistory::take_back() noexcept {
+void CallHistory::take_back(std::uint64_t seq) noexcept {
+  // A part may have been refused before its first call for the whole group's call.
+  if (names_.first_part(seq) != first_) return;
   present_ = 0;
   auto count = count_.load(std::memory_order_relaxed);
   while (count > 0) {

@@ -73,9 +73,10 @@ class CallHistory {
   /// Records a call, and returns the hash of all calls before it. Calls that serve one call of a
   /// whole group (WholeGroup) count as one.
   std::uint64_t begin(std::span<const Op> ops, const Call& call) noexcept;
-  /// Forgets the last call, which has ended on all ranks with an error that leaves the group
-  /// usable. A rank that refused it has not recorded it.
-  void take_back() noexcept;
+  /// Forgets call `seq`, or all calls that serve the same one, if it is the last: it has ended on
+  /// all ranks with an error that leaves the group usable. A rank that refused it has not recorded
+  /// it.
+  void take_back(std::uint64_t seq) noexcept;
 
   PastCalls take() const;
   /// True if calls have begun since the last call of this function. From one thread.

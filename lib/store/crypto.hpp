@@ -22,8 +22,8 @@
 
 #include "values/fail.hpp"
 
-// What tutti uses of OpenSSL. A build without it has the same functions, which throw Error
-// unsupported; callers ask `available` first.
+// The functions of OpenSSL that tutti uses. A build without it has the same functions, which throw
+// Error unsupported; callers ask `available` first.
 
 namespace tutti::internal::crypto {
 

@@ -21,7 +21,7 @@ namespace tutti::internal {
 
 /// The first message of a client with a token: a Handshake, a nonce and its claims.
 inline constexpr std::size_t client_hello_bytes = handshake_bytes + 32 + 32 + 16;
-/// What follows a server's Handshake: its nonce and its proof.
+/// The nonce and the proof that follow a server's Handshake.
 inline constexpr std::size_t server_proof_bytes = 32 + 32;
 
 /// The client's side. @throws Error unsupported in a build without OpenSSL.

@@ -71,7 +71,7 @@ class Sides {
   std::vector<Side> sides_;
 };
 
-/// What the ranks of a collective have in common, as far as the trace has it.
+/// The properties that the ranks of a collective have in common, as far as the trace has them.
 std::string common(const TraceEntry& e) {
   using enum Operation;
   std::string key = fmt::format("{} '{}'", name_of(e.operation), e.name);

@@ -50,7 +50,7 @@ TEST(GlooPeerProof, OnlyTheRankWithTheKeyIsAccepted) {
   EXPECT_FALSE(mine.is_answered_by(message(1, 2, key), &key)) << "to another rank";
   const auto other = random_key();
   EXPECT_FALSE(mine.is_answered_by(message(1, 0, Key{std::span(other)}), &key));
-  // What a peer without the key can make of the message that it received.
+  // The answers that a peer without the key can make of the message that it received.
   auto made = mine;
   std::swap(made.from, made.to);
   EXPECT_FALSE(mine.is_answered_by(made, &key));

@@ -38,7 +38,7 @@ constexpr int ranks = 2;
 constexpr auto soon = 6s;
 constexpr auto timeout = 10s;
 
-/// What a rank writes for the test, in memory that its process shares with it.
+/// The record that a rank writes for the test, in memory that its process shares with it.
 struct Outcome {
   enum class Kind : std::uint8_t { none, right, wrong, error, other_exception };
   Kind kind = Kind::none;
@@ -220,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(Phases, Exhaustion, testing::ValuesIn(cases({"local", "
                          name_of);
 
 TEST_P(Exhaustion, OfMemoryIsAnErrorOfItsRankAndItsPeer) {
-  // Where a peer is in a handshake of gloo, it learns of the failure after 2 s.
+  // A peer that is in a handshake of gloo learns of the failure after 2 s.
   const bool slow = GetParam().backend == "gloo" && GetParam().phase.run == nullptr;
   fail_each(GetParam().backend, GetParam().phase, slow ? 29 : 7);
 }

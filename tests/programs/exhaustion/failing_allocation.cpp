@@ -13,7 +13,7 @@
 namespace tutti::test {
 namespace {
 
-/// Where a library has been loaded.
+/// The addresses at which a library has been loaded.
 struct Range {
   std::uintptr_t base = 0;
   std::uintptr_t end = 0;

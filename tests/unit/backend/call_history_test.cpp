@@ -90,7 +90,8 @@ TEST(CallHistory, ACallThatAllRanksTookBackIsForgotten) {
   Rank b(1);
   a.make({1, 2});
   b.make({1});  // It refused call 1.
-  a.history.take_back();
+  a.history.take_back(1);
+  b.history.take_back(1);  // It has nothing to take back.
   a.make({3}, 2);
   b.make({3}, 2);
   EXPECT_FALSE(compare(a, b));
@@ -125,8 +126,8 @@ TEST(CallHistory, CallsOfAPartThatServeOneCallAreOne) {
   (void)a.begin({&op, 1}, {.seq = number(1, 0), .fingerprint = 3});
   (void)b.begin({&op, 1}, {.seq = number(1, 0), .fingerprint = 3});
   (void)b.begin({&op, 1}, {.seq = number(1, 1), .fingerprint = 4});
-  a.take_back();
-  b.take_back();
+  a.take_back(number(1, 0));
+  b.take_back(number(1, 0));
   const auto chain = [&](CallHistory& history, std::uint64_t call, std::uint64_t fingerprint) {
     return history.begin({&op, 1}, {.seq = number(call, 0), .fingerprint = fingerprint});
   };
@@ -135,6 +136,22 @@ TEST(CallHistory, CallsOfAPartThatServeOneCallAreOne) {
   ASSERT_TRUE(found);
   EXPECT_NE(found->text.find("rank 4: all_reduce #2"), std::string::npos) << found->text;
   EXPECT_NE(chain(a, 3, 7), chain(b, 3, 7));
+}
+
+TEST(CallHistory, ARefusalBeforeTheFirstCallTakesNothingBack) {
+  const auto whole = std::make_shared<const WholeGroup>(
+      WholeGroup{.name = "world", .store = nullptr, .ranks = {0, 1}, .part_bits = 4});
+  const Op op = all_reduce();
+  CallHistory a({"part", whole}, 0);
+  CallHistory b({"part", whole}, 1);
+  for (auto* history : {&a, &b}) (void)history->begin({&op, 1}, {.seq = 1 << 4, .fingerprint = 3});
+  // Call 2 of the whole group: rank a knows of the refusal before it begins.
+  (void)b.begin({&op, 1}, {.seq = 2 << 4, .fingerprint = 4});
+  a.take_back(2 << 4);
+  b.take_back(2 << 4);
+  const Call next{.seq = 3 << 4, .fingerprint = 5};
+  EXPECT_EQ(a.begin({&op, 1}, next), b.begin({&op, 1}, next));
+  EXPECT_FALSE(difference(a.names(), a.take(), b.take()));
 }
 
 TEST(CallHistory, ChangesAreToldOnce) {
