@@ -74,11 +74,11 @@ bool verbs(ProcessGroup& group, const Begin& begin) {
 
 bool async(ProcessGroup& group, const Begin& begin) {
   Arrays a(group);
+  bool called = false;  // Outlives the Works, which end after their callbacks.
   begin();
   Work first = group.all_reduce_async(a.x, ReduceOp::sum,
                                       {.name = "a name that is longer than a short string"});
   Work second = group.all_gather_async(a.z, a.y, Rows{1000, 1000});
-  bool called = false;
   second.on_done([&, rank = a.rank](const Error*) { called = rank < 2; });
   Work then = std::move(first).then([&] { a.z[0] = 7; });
   then.wait();
