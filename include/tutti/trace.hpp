@@ -21,7 +21,9 @@ struct TraceEntry {
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
   std::int64_t bytes = 0;  ///< Bytes of `in`; of `out` on ranks without input.
   int peer = -1;           ///< Root, peer or any_peer; -1 if the call has none.
-  std::uint32_t ops = 1;   ///< Above one: Coalesce or sendrecv; the entry describes the first.
+  /// Above one: Coalesce or sendrecv. The entry describes the first collective, or else the first
+  /// message.
+  std::uint32_t ops = 1;
   State state = State::running;
   bool async = false;  ///< An async call stays `running` until its Work is collected.
   std::chrono::steady_clock::time_point started{};  ///< Accurate to about 4 ms.

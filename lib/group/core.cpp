@@ -292,7 +292,10 @@ Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) 
     check_usable(operation_of(ops));
     Call call = number(ops, options, false, in_order);
     sign(ops, call);
-    return send(ops, call, ops[0], Wait::nothing);
+    // Traces are compared by collectives: ranks have the same, but not the same messages.
+    const auto collective =
+        std::ranges::find_if_not(ops, [](const Op& op) { return is_point_to_point(op.kind); });
+    return send(ops, call, collective == ops.end() ? ops[0] : *collective, Wait::nothing);
   });
 }
 
@@ -326,6 +329,15 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
   call.fingerprint = finish_hash(all, call);
 }
 
+namespace {
+
+/// False for the collective that was lowered to `ops`.
+bool is_one_of(const Op& op, std::span<const Op> ops) noexcept {
+  return std::ranges::any_of(ops, [&](const Op& other) { return &other == &op; });
+}
+
+}  // namespace
+
 std::pair<TraceRing*, std::uint64_t> Core::trace_slot(const Op& shown, const Call& call) noexcept {
   if (!is_point_to_point(shown.kind)) return {&traces_->collectives, call.seq};
   return {&traces_->messages, next_pair_.fetch_add(1, std::memory_order_relaxed)};
@@ -338,7 +350,7 @@ std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
 Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait) {
   const auto [ring, index] = trace_slot(shown, call);
   ring->begin(index, traced_seq(shown, call), shown.kind, shown,
-              ops.size() > 1 && &shown == ops.data() ? ops.size() : 1, !call.blocking, call.name);
+              ops.size() > 1 && is_one_of(shown, ops) ? ops.size() : 1, !call.blocking, call.name);
   try {
     Work work = backend_->launch(ops, call);
     const bool kept = work.state() != nullptr && wait != Wait::stream;

@@ -156,8 +156,10 @@ void find_failed(Traces traces, std::vector<Finding>& findings) {
 }
 
 /// False if the trace of the peer shows the other side of the message, or if it may have shown it:
-/// entries do not have the tag, and those of several messages have only the first.
+/// entries do not have the tag, and those of several operations have only one.
 bool is_alone(const TraceFile& file, const TraceEntry& e, const TraceFile& peer) {
+  const auto has_more = [](const TraceEntry& other) { return other.ops > 1; };
+  if (std::ranges::any_of(peer.collectives, has_more)) return false;
   for (const auto& other : peer.messages) {
     if (other.ops > 1) return false;
     const bool of_pair = other.peer == file.rank || other.peer == any_peer;

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <thread>
 
+#include <tutti/coalesce.hpp>
+
 #include "conformance/cells.hpp"
 
 namespace tutti::test {
@@ -111,6 +113,27 @@ TEST_P(TracesOfSeveral, PointToPointHasItsOwnSixtyFour) {
       EXPECT_EQ(entry.state, State::done);
     }
     EXPECT_EQ(pairs.back().seq, 69U);
+  });
+}
+
+TEST_P(TracesOfSeveral, ACoalesceIsAmongTheCollectivesWhateverItBeginsWith) {
+  on_fresh_ranks(world(), [](ProcessGroup& group) {
+    const int rank = group.rank();
+    const Buffer data(group, DType::f32, {4});
+    const Buffer message(group, DType::f32, {1});
+    Coalesce calls({&group});
+    if (rank == 0) (void)group.send_async(message, 1);
+    (void)group.all_reduce_async(data);
+    if (rank == 1) (void)group.recv_async(message, 0);
+    calls.launch().wait();
+    group.barrier();
+    const Trace trace = collectives_of(group.trace());
+    ASSERT_EQ(trace.size(), 2U);
+    EXPECT_EQ(trace[0].operation, Operation::all_reduce);
+    EXPECT_EQ(trace[0].ops, rank < 2 ? 2U : 1U);
+    EXPECT_EQ(trace[0].bytes, 16);
+    EXPECT_EQ(trace[1].seq, trace[0].seq + 1);
+    EXPECT_TRUE(pairs_of(group.trace()).empty());
   });
 }
 

@@ -162,6 +162,12 @@ TEST(Diagnosis, NamesMessagesWithoutTheOtherSide) {
   auto several = message(0, send, 0, State::done);
   several.ops = 2;
   EXPECT_EQ(waits({several}), Findings()) << "the others are unknown";
+  auto coalesced = reduced(0, State::done);
+  coalesced.ops = 2;
+  EXPECT_EQ(findings_of({trace(0, 2, {coalesced}, {message(3, recv, 1, State::running)}),
+                         trace(1, 2, {coalesced})}),
+            Findings())
+      << "a Coalesce may have sent it";
   EXPECT_EQ(waits(Trace(64, message(9, send, 0, State::done))), Findings()) << "may be forgotten";
   const auto any = message(0, recv, any_peer, State::running);
   EXPECT_EQ(findings_of({trace(0, 2, {}, {any}), trace(1, 2, {})}), Findings());
