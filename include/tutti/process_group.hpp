@@ -42,6 +42,22 @@ class ProcessGroup {
   /// Makes several ranks of this process, each on its own thread; the result has the order of
   /// `options`. @throws Error: the first that is not a timeout, otherwise the timeout.
   static std::vector<ProcessGroup> create_all(std::span<const GroupOptions> options);
+  /// A new handle of this process for reconfigure(): opaque, at most 200 printable bytes, never the
+  /// same twice. Does not communicate.
+  static std::string new_member();
+  /// Collective of `members`, all with the same list: makes a group in which the rank of a member
+  /// is the place of its handle, `own`, in the list. Members may be new, or in older groups,
+  /// whether these work or not. The program brings the list to them. options.rank and options.size
+  /// keep their defaults. A list may be used any number of times: an attempt that fails on a member
+  /// is over for all, and members that come later begin the next one. A handle is in one call at a
+  /// time. Through the store: one key and W + 4 round trips per member more than create().
+  /// @throws Error invalid_argument, before it uses the store, for an empty list, a handle twice,
+  /// or
+  ///         `own` not in it; mismatch on both if two members wait for each other at once in
+  ///         different lists of one GroupOptions::name; timeout, with the handles of the missing
+  ///         members; as create().
+  static ProcessGroup reconfigure(const GroupOptions& options, std::string_view own,
+                                  std::span<const std::string> members);
 
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;

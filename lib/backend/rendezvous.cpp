@@ -55,7 +55,8 @@ Bytes Rendezvous::await(std::string_view key) {
   return await_key(*store_, key, limit_, least_often, [&] { look(); });
 }
 
-std::vector<Bytes> Rendezvous::exchange(std::string_view what, std::span<const std::byte> mine) {
+std::vector<Bytes> Rendezvous::exchange(std::string_view what, std::span<const std::byte> mine,
+                                        const std::function<void(int rank)>& look_at) {
   std::vector<Bytes> values;
   if (size_ == 1) {
     values.emplace_back(mine.begin(), mine.end());
@@ -64,7 +65,10 @@ std::vector<Bytes> Rendezvous::exchange(std::string_view what, std::span<const s
   publish(fmt::format("{}/{}", what, rank_), mine);
   for (int r = 0; r < size_; ++r) {
     try {
-      values.push_back(await(fmt::format("{}/{}", what, r)));
+      values.push_back(await_key(*store_, fmt::format("{}/{}", what, r), limit_, least_often, [&] {
+        look();
+        if (look_at) look_at(r);
+      }));
     } catch (const Error& error) {
       if (error.code() != Errc::timeout || !limit_.expired() || !answers()) throw;
       look();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,7 +45,10 @@ class Rendezvous {
   /// Publishes this rank's value under `what`, and returns the values of all ranks. `what` is used
   /// once. @throws Error timeout, whose text names the missing ranks; the error of a rank that has
   /// given up.
-  std::vector<Bytes> exchange(std::string_view what, std::span<const std::byte> mine);
+  /// @param look_at  is called from time to time with the rank for which this one waits, and may
+  ///                 throw.
+  std::vector<Bytes> exchange(std::string_view what, std::span<const std::byte> mine,
+                              const std::function<void(int rank)>& look_at = {});
   std::vector<std::string> exchange(std::string_view what, std::string_view mine);
 
   /// Throws the error of a rank that has given up. Asks the store at most once in 20 ms, so a rank

@@ -26,7 +26,9 @@
 namespace tutti::internal {
 
 class GroupKeys;
+class Membership;
 class Rendezvous;
+struct MemberList;
 
 /// Receives the calls made while a Coalesce is open.
 class Collector {
@@ -41,15 +43,16 @@ class Collector {
 class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
  public:
   /// Checks the options and makes a group, over a new backend or over the given one. @throws Error.
-  static ProcessGroup create(const GroupOptions& options);
+  /// `list`: of ProcessGroup::reconfigure().
+  static ProcessGroup create(const GroupOptions& options, const MemberList* list = nullptr);
   static ProcessGroup create(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over the caller's backend. May throw std::bad_alloc.
   static ProcessGroup create_checked(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
-  /// `hosts` and `ranks`: as below, of a part.
+  /// `hosts` and `ranks`: as below, of a part. `membership`: of a group of a list of members.
   static ProcessGroup create_over(const GroupOptions& options,
                                   std::shared_ptr<RankHosts> hosts = {},
-                                  std::vector<int> ranks = {});
+                                  std::vector<int> ranks = {}, Membership* membership = nullptr);
 
   /// `choice`: the backend's row in the table, null if the caller made the backend. `hosts`: null:
   /// unknown; of a part, those of the group of which it was made first. `ranks`: the rank in

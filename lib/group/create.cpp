@@ -19,7 +19,8 @@
 #include "backend/rendezvous.hpp"
 #include "group/checked.hpp"
 #include "group/core.hpp"
-#include "group/group_keys.hpp"
+#include "group/generation.hpp"
+#include "group/membership.hpp"
 #include "store/checks.hpp"
 #include "values/current_error.hpp"
 #include "values/environment_switch.hpp"
@@ -30,8 +31,9 @@
 namespace tutti::internal {
 namespace {
 
-GroupOptions prepared(const GroupOptions& options) {
-  GroupOptions o = options;
+/// `list`: the members, which decide rank and size; null: the options do.
+GroupOptions prepared(const GroupOptions& options, const MemberList* list = nullptr) {
+  GroupOptions o = list == nullptr ? options : list->place(options);
   if (o.size < 1)
     failf(Errc::invalid_argument, "group '{}': size is {}; it must be >= 1", o.name, o.size);
   if (o.rank < 0 || o.rank >= o.size)
@@ -48,6 +50,7 @@ GroupOptions prepared(const GroupOptions& options) {
           "group '{}': {} ranks need a store to find each other; set GroupOptions::store", o.name,
           o.size);
   o.store = make_prefix_store(o.store == nullptr ? make_memory_store() : o.store, o.name + '/');
+  if (list != nullptr) o.store = make_prefix_store(o.store, list->prefix());
   if (!o.logger) {
     check_log_level();
     o.logger = default_logger();
@@ -55,54 +58,6 @@ GroupOptions prepared(const GroupOptions& options) {
   if (!o.checked) o.checked = environment_switch("TUTTI_CHECK", false);
   return o;
 }
-
-constexpr std::string_view made_with = "made_with";
-
-/// The number of a group among those of its name, which separates their keys. A rank's n-th group
-/// has at least the number n, so a rank that could not come up ends the group on ranks that begin
-/// to make it later, too. Groups that have been made, or for which ranks waited in vain, are
-/// counted for all ranks.
-class Generation {
- public:
-  /// Sets the prefix of the keys.
-  explicit Generation(GroupOptions& o) : store_(o.store), own_(fmt::format("groups/{}", o.rank)) {
-    if (o.size == 1) return;
-    held_ = to_text(store_->try_get(all).value_or(Bytes()));
-    const auto own = to_text(store_->try_get(own_).value_or(Bytes()));
-    number_ = std::max(to_number(held_), to_number(own));
-    keys_ = std::make_shared<GroupKeys>(store_, fmt::format("{}/", number_), o.rank, o.size);
-    o.store = keys_;
-    size_ = o.size;
-  }
-  /// `error`: of this rank; empty: the group has been made.
-  void end(std::optional<Errc> error) noexcept {
-    if (size_ == 1) return;
-    if (!error) keys_->set_made();
-    const bool of_all =
-        !error || *error == Errc::timeout || *error == Errc::peer_lost || *error == Errc::aborted;
-    try {
-      if (error && !peek(*keys_, made_with)) return;  // A write would wait for the store's timeout.
-      const auto next = std::to_string(number_ + 1);
-      if (of_all)
-        for (auto held = held_; to_number(held) <= number_;)
-          held = to_text(store_->compare_set(all, to_bytes(held), to_bytes(next)));
-      else
-        store_->set(own_, next);
-    } catch (...) {  // The store failed too.
-    }
-  }
-
- private:
-  static int to_number(const std::string& text) { return text.empty() ? 0 : std::stoi(text); }
-
-  static constexpr std::string_view all = "groups";
-  std::shared_ptr<Store> store_;
-  std::shared_ptr<GroupKeys> keys_;  // Of this group.
-  std::string own_;
-  std::string held_;
-  int number_ = 0;
-  int size_ = 1;
-};
 
 BackendInit init_of(const GroupOptions& o) {
   return {.store = o.store,
@@ -202,12 +157,17 @@ std::unique_ptr<Backend> make_backend(const BackendChoice& choice, BackendInit i
   }
 }
 
+/// Members of a list have a new list, or try again, after every failure.
+Generation::Failure failure_of(const MemberList* list) noexcept {
+  return list == nullptr ? Generation::Failure::each : Generation::Failure::all;
+}
+
 /// Ends the creation on the other ranks: this one has run out of memory before it could join. Tries
 /// it once, with the memory that there is.
-void tell_creation_failed(const GroupOptions& options) noexcept {
+void tell_creation_failed(const GroupOptions& options, const MemberList* list) noexcept {
   try {
-    auto o = prepared(options);
-    Generation generation(o);
+    auto o = prepared(options, list);
+    Generation generation(o, failure_of(list));
     generation.end(Rendezvous(init_of(o)).give_up(out_of_memory()).code());
   } catch (...) {  // The others wait until their deadline.
   }
@@ -216,11 +176,12 @@ void tell_creation_failed(const GroupOptions& options) noexcept {
 }  // namespace
 
 ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts> hosts,
-                               std::vector<int> ranks) {
+                               std::vector<int> ranks, Membership* membership) {
   const auto init = init_of(o);
   Rendezvous rendezvous(init);
   try {
     check_made_alike(o, rendezvous);
+    if (membership != nullptr) membership->await_all(rendezvous);
     const auto choice = choose_for(o, rendezvous);
     if (hosts == nullptr) hosts = std::make_shared<RankHosts>(o.store, o.name, o.rank, o.size);
     auto traces = make_traces(o, &rendezvous);
@@ -232,12 +193,14 @@ ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts>
   }
 }
 
-ProcessGroup Core::create(const GroupOptions& options) {
+ProcessGroup Core::create(const GroupOptions& options, const MemberList* list) {
   const auto make = [&] {
-    auto o = prepared(options);
-    Generation generation(o);
+    auto o = prepared(options, list);
+    Generation generation(o, failure_of(list));
     try {
-      auto group = create_over(o);
+      std::optional<Membership> membership;
+      if (list != nullptr && o.size > 1) membership.emplace(options, *list, generation.number());
+      auto group = create_over(o, {}, {}, membership ? &*membership : nullptr);
       generation.end(std::nullopt);
       group.core().log(LogLevel::info, [&] {
         return fmt::format("group '{}': rank {} of {} on {}, because {}", o.name, o.rank, o.size,
@@ -252,7 +215,7 @@ ProcessGroup Core::create(const GroupOptions& options) {
   try {
     return make();
   } catch (const std::bad_alloc&) {
-    tell_creation_failed(options);
+    tell_creation_failed(options, list);
     throw Error(out_of_memory());
   }
 }

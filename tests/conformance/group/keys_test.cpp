@@ -97,5 +97,23 @@ TEST_P(KeysOfGroups, OfSubGroupsDoNotAddUpInTheirParent) {
   });
 }
 
+TEST_P(KeysOfGroups, OfListsOfMembersAreRemovedWithTheirGroups) {
+  const auto store = std::make_shared<ListedStore>();
+  std::vector<std::string> members;
+  for (int i = 0; i < GetParam().size; ++i) members.push_back(ProcessGroup::new_member());
+  const std::vector<std::string> reversed(members.rbegin(), members.rend());
+  on_threads(GetParam().size, [&](int i) {
+    auto options = group_options(GetParam(), 0, store);
+    options.size = 1;
+    for (int n = 0; n < 3; ++n)
+      for (const auto& list : {members, reversed}) {
+        auto group = ProcessGroup::reconfigure(options, members[index(i)], list);
+        expect_usable(group);
+      }
+  });
+  EXPECT_EQ(store->keys().size(), 2)
+      << "one number for each list, not " << testing::PrintToString(store->keys());
+}
+
 }  // namespace
 }  // namespace tutti::test
