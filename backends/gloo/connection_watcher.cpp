@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -14,7 +15,6 @@ namespace {
 
 /// The pause between two calls of ended() for the same connection.
 constexpr int again_ms = 20;
-constexpr int look_ms = 100;
 
 /// The connections to watch. Made before the thread, which must not fail.
 struct Watched {
@@ -32,11 +32,12 @@ Watched watched(std::shared_ptr<const Sockets> sockets, int stop) {
 }
 
 void watch(Watched& watched, const std::function<bool(std::size_t)>& ended,
-           const std::function<void()>& look) {
+           const std::function<void()>& look, int look_ms) {
   auto& events = watched.events;
   auto& open_ends = watched.open_ends;
   for (;;) {
-    const int n = ::poll(events.data(), events.size(), open_ends.empty() ? look_ms : again_ms);
+    const int n = ::poll(events.data(), events.size(),
+                         open_ends.empty() ? look_ms : std::min(look_ms, again_ms));
     if ((n < 0 && errno != EINTR) || events[0].revents != 0) return;
     for (std::size_t i = 1; n > 0 && i < events.size(); ++i) {
       if (events[i].fd < 0 || events[i].revents == 0) continue;
@@ -53,12 +54,13 @@ void watch(Watched& watched, const std::function<bool(std::size_t)>& ended,
 
 ConnectionWatcher::ConnectionWatcher(std::shared_ptr<const Sockets> sockets,
                                      std::function<bool(std::size_t)> ended,
-                                     std::function<void()> look)
+                                     std::function<void()> look, std::chrono::milliseconds pause)
     : stop_(std::make_shared<mesh::Event>()) {
   try {
-    thread_ = std::thread([all = watched(std::move(sockets), stop_->descriptor()), stop = stop_,
-                           ended = std::move(ended),
-                           look = std::move(look)]() mutable { watch(all, ended, look); });
+    thread_ = std::thread(
+        [all = watched(std::move(sockets), stop_->descriptor()), stop = stop_,
+         ended = std::move(ended), look = std::move(look),
+         pause = static_cast<int>(pause.count())]() mutable { watch(all, ended, look, pause); });
   } catch (const std::system_error& error) {
     internal::failf(Errc::resource_exhausted, "gloo: cannot start the connection watcher: {}",
                     error.what());

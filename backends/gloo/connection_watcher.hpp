@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -14,9 +15,9 @@ namespace tutti::backend::gloo {
 class ConnectionWatcher {
  public:
   /// `ended(i)`: called when the peer has closed connection i, and again in intervals until it
-  /// returns true. `look`: called at least every 100 ms.
+  /// returns true. `look`: called after each pause at the latest.
   ConnectionWatcher(std::shared_ptr<const Sockets> sockets, std::function<bool(std::size_t)> ended,
-                    std::function<void()> look);
+                    std::function<void()> look, std::chrono::milliseconds pause);
   ~ConnectionWatcher();
   ConnectionWatcher(const ConnectionWatcher&) = delete;
   ConnectionWatcher& operator=(const ConnectionWatcher&) = delete;

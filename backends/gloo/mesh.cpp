@@ -115,7 +115,7 @@ void Mesh::watch(std::weak_ptr<Mesh> self) {
     if (const auto cause = this->look())
       if (const auto mesh = self.lock()) mesh->fail({.cause = *cause});
   };
-  connection_watcher_ = std::make_unique<ConnectionWatcher>(sockets_, ended, look);
+  connection_watcher_ = std::make_unique<ConnectionWatcher>(sockets_, ended, look, look_interval());
 }
 
 Mesh::~Mesh() {

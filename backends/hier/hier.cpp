@@ -228,10 +228,15 @@ class HierBackend final : public HostBackend {
       });
     const int culprit = own.where().rank;
     const std::string message = own.code() == Errc::timeout ? "the deadline passed"
-                                : own.code() == Errc::peer_lost && culprit >= 0 ? lost_text(culprit)
-                                                                                : own.message();
+                                : own.code() == Errc::peer_lost && culprit >= 0
+                                    ? lost_text(culprit, own.message())
+                                    : own.message();
     internal::Failure failure{
         .cause = internal::call_error(own.code(), group(), ops, call, culprit, message)};
+    const auto location = failure.cause.where();
+    // A lost rank belongs to no call: survivors may wait for it in another one.
+    if (own.code() == Errc::peer_lost)
+      failure.cause = Error(own.code(), message, {.group = group(), .rank = culprit});
     failure.status = {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, group()),
         internal::Record::of(ops, call), group()};
@@ -242,16 +247,15 @@ class HierBackend final : public HostBackend {
     }
     const Error cause =
         own.code() == Errc::aborted ? group_->await_failure(failure) : group_->fail(failure);
-    return internal::ended_by(cause, failure.cause.where());
+    return internal::ended_by(cause, location);
   }
 
-  std::string lost_text(int lost) const {
+  std::string lost_text(int lost, const std::string& why) const {
     try {
       if (group_->agreement().left(lost)) return fmt::format("rank {} has left the group", lost);
     } catch (...) {  // Without an answer of the store: as if it had died.
     }
-    return fmt::format("rank {} was lost: its process has died, or its host cannot be reached",
-                       lost);
+    return why;
   }
 
   static std::string key(const Call& call, int rank) {

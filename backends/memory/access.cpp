@@ -1,9 +1,5 @@
 #include <chrono>
-#include <fstream>
-#include <string>
 #include <thread>
-
-#include <fmt/format.h>
 
 #include "member.hpp"
 
@@ -17,20 +13,6 @@ using namespace std::chrono_literals;
 /// A rank ends its access of at most read_piece bytes, or when it gets a core again.
 constexpr std::chrono::nanoseconds longest_access = 10s;
 constexpr std::chrono::nanoseconds longest_stop = 200ms;
-
-/// True if a signal or a debugger has stopped the process.
-bool is_stopped(int process) noexcept {
-  try {
-    std::ifstream file(fmt::format("/proc/{}/stat", process));
-    std::string text;
-    std::getline(file, text);
-    const auto name_end = text.rfind(") ");  // The name may contain anything.
-    return name_end != std::string::npos && name_end + 2 < text.size() &&
-           (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
-  } catch (...) {  // No memory.
-    return false;
-  }
-}
 
 }  // namespace
 
@@ -102,7 +84,7 @@ bool Member::await_end_of_access(int rank) noexcept {
     if (::poll(&process, 1, 0) > 0) return true;  // Has died.
     if (limit.expired()) return false;
     if (!stopped_until.expired()) continue;
-    if (is_stopped(made_.ids[static_cast<std::size_t>(rank)])) return false;
+    if (internal::is_stopped(made_.ids[static_cast<std::size_t>(rank)])) return false;
     stopped_until = Deadline::after(longest_stop);
   }
   return true;

@@ -34,6 +34,7 @@ Member::Member(const BackendInit& init, Membership made)
       rank_(init.rank),
       size_(init.size),
       checked_(init.checked),
+      dead_after_(init.dead_after),
       made_(std::move(made)),
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
@@ -124,6 +125,10 @@ void Member::look(const Awaited& awaited) {
     (void)fail(dead_error(names_, dead));
     throw_cause();
   }
+  if (const auto stopped = find_stopped(awaited.peer, stopped_)) {
+    (void)fail(*stopped);
+    throw_cause();
+  }
   if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
     fail_waiting(Errc::timeout, "the deadline passed", awaited);
 }
@@ -158,6 +163,12 @@ int Member::find_dead() const {
   for (std::size_t r = 0; r < events.size(); ++r)
     if (events[r].revents != 0 && !has_left(static_cast<int>(r))) return static_cast<int>(r);
   return -1;
+}
+
+std::optional<Error> Member::find_stopped(int peer, internal::StoppedProcess& stopped) const {
+  const int process = process_of(peer);
+  if (!stopped.is_dead(process, Deadline::Clock::now())) return std::nullopt;
+  return internal::silent_error(names_, peer, dead_after_, process);
 }
 
 // --- Entry ---

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <tutti/backend/backend_table.hpp>
 
 #include "backend/agreement.hpp"
+#include "backend/heartbeats.hpp"
 #include "backend/record.hpp"
 #include "backend/waiting.hpp"
 #include "layout.hpp"
@@ -171,6 +173,12 @@ class Member {
   }
   /// A rank whose process died without leaving; -1: none.
   int find_dead() const;
+  /// The error of a peer that has been stopped for BackendInit::dead_after, while this rank waited
+  /// for it. `stopped`: of that wait.
+  std::optional<Error> find_stopped(int peer, internal::StoppedProcess& stopped) const;
+  internal::StoppedProcess stopped_process() const noexcept {
+    return internal::StoppedProcess(dead_after_);
+  }
   Error left_error(int rank) const noexcept;
   /// The error when a peer wrote an impossible number.
   Error corrupt_error(int peer, std::string_view what) const noexcept;
@@ -230,6 +238,7 @@ class Member {
   const int rank_;
   const int size_;
   const bool checked_;  // BackendInit::checked.
+  const std::chrono::nanoseconds dead_after_;
   Membership made_;
   internal::Polling polling_;
   std::vector<pollfd> processes_;
@@ -252,6 +261,7 @@ class Member {
   std::uint64_t known_taken_ = 0;   // All ranks have taken every round below this.
   std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.
   std::uint32_t seen_refusals_ = 0;
+  internal::StoppedProcess stopped_{dead_after_};
 
   std::mutex mutex_;
   std::condition_variable settled_;

@@ -18,7 +18,8 @@ using namespace std::chrono_literals;
 namespace {
 
 /// The first and the longest interval between polls of the store while calls wait.
-constexpr std::chrono::nanoseconds first_look = 100ms;
+constexpr std::chrono::milliseconds first_look_ms = 100ms;
+constexpr std::chrono::nanoseconds first_look = first_look_ms;
 constexpr std::chrono::nanoseconds longest_look = 500ms;
 /// The interval between polls for questions of peers.
 constexpr auto answer_interval = 500ms;
@@ -119,12 +120,15 @@ Error Mesh::describe_lost(int peer, int rank) const {
 
 std::optional<Error> Mesh::look() noexcept {
   const auto now = std::chrono::steady_clock::now();
-  if (now < next_look_) return std::nullopt;
   try {
+    if (auto dead = look_at_beats(now)) return dead;
+    if (now < next_look_) return std::nullopt;
     const auto waiting = waiting_calls(now);
     look_pause_ = waiting.any ? std::min(2 * look_pause_, longest_look) : first_look;
     next_look_ = now + look_pause_;
     if (waiting.any) cancel_refused();
+    // A comparison writes, and blocks if the store does not answer.
+    if (waiting.compares() && !store_answers()) return std::nullopt;
     auto cause = ask(waiting);
     if (!cause && now >= next_answer_) {
       next_answer_ = now + answer_interval;
@@ -135,6 +139,44 @@ std::optional<Error> Mesh::look() noexcept {
   } catch (...) {  // Without memory or the store no difference is found.
     return std::nullopt;
   }
+}
+
+std::chrono::milliseconds Mesh::look_interval() const noexcept {
+  if (!heartbeats_.is_on()) return first_look_ms;
+  return std::min(first_look_ms,
+                  std::chrono::floor<std::chrono::milliseconds>(heartbeats_.pause()));
+}
+
+std::optional<Error> Mesh::look_at_beats(std::chrono::steady_clock::time_point now) {
+  if (!heartbeats_.is_on()) return std::nullopt;
+  auto dead = heartbeats_.look(now, awaited_peers());
+  agreement().set_silent(!heartbeats_.store_answers());
+  return dead;
+}
+
+bool Mesh::store_answers() {
+  const bool answers = heartbeats_.ask_store();
+  agreement().set_silent(!answers);
+  return answers;
+}
+
+/// The peers of messages that have waited since the last look. In checked mode all peers: a call
+/// waits for their records before it has messages.
+std::vector<int> Mesh::awaited_peers() const {
+  std::vector<int> peers;
+  if (checked_) {
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_) peers.push_back(r);
+    return peers;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto* m = messages_; m != nullptr; m = m->after_)
+      if (m->since_) peers.push_back(m->peer_);
+  }
+  std::ranges::sort(peers);
+  peers.erase(std::ranges::unique(peers).begin(), peers.end());
+  return peers;
 }
 
 void Mesh::cancel_refused() noexcept {

@@ -19,6 +19,7 @@
 
 #include "backend/failing_group.hpp"
 #include "backend/group_names.hpp"
+#include "backend/heartbeats.hpp"
 #include "collectives/wire.hpp"
 
 namespace tutti::backend::mesh {
@@ -63,7 +64,8 @@ class Mesh : public internal::FailingGroup {
         rank_(init.rank),
         size_(init.size),
         checked_(init.checked),
-        logger_(init.logger) {}
+        logger_(init.logger),
+        heartbeats_(init) {}
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
@@ -111,10 +113,13 @@ class Mesh : public internal::FailingGroup {
 
   /// Handles a connection that the peer closed. Returns false if it has to be called again.
   bool ended(int peer) noexcept;
-  /// Cancels the messages of calls that a peer refused, and compares the calls of ranks that wait.
-  /// Polls the store for refusals only while messages wait, for questions twice a second. Returns
-  /// the cause with which the caller then fails the mesh, which that may destroy.
+  /// Cancels the messages of calls that a peer refused, compares the calls of ranks that wait, and
+  /// looks for ranks that do not respond (Heartbeats). Polls the store for refusals and for the
+  /// beats of peers only while messages wait, for questions twice a second. Returns the cause with
+  /// which the caller then fails the mesh, which that may destroy.
   std::optional<Error> look() noexcept;
+  /// The longest time between two calls of look().
+  std::chrono::milliseconds look_interval() const noexcept;
 
  private:
   friend class Message;
@@ -132,11 +137,16 @@ class Mesh : public internal::FailingGroup {
       std::string text;  // "all_reduce sum f32 [4]".
     };
     bool any = false;  // Some call waits, maybe not for long.
+    bool compares() const noexcept { return !collectives.empty() || !messages.empty(); }
     std::vector<Collective> collectives{};
     std::vector<std::pair<int, internal::MessageSide>> messages{};  // With their peers.
     std::vector<std::uint64_t> pairs{};  // Of all messages, also of those that wait for a moment.
   };
   Waiting waiting_calls(std::chrono::steady_clock::time_point now);
+  /// The error of a rank that does not respond.
+  std::optional<Error> look_at_beats(std::chrono::steady_clock::time_point now);
+  std::vector<int> awaited_peers() const;
+  bool store_answers();
   void cancel_refused() noexcept;
   std::vector<std::shared_ptr<const GroupCalls>> all_calls();
   // These return the cause with which the mesh fails.
@@ -157,6 +167,7 @@ class Mesh : public internal::FailingGroup {
   std::vector<std::weak_ptr<const Listener>> listeners_;
   std::vector<std::weak_ptr<const GroupCalls>> calls_;
   // For the watching thread alone.
+  internal::Heartbeats heartbeats_;
   std::optional<std::chrono::steady_clock::time_point> died_;  // A rank, without leaving.
   std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
   std::chrono::steady_clock::time_point next_look_{};

@@ -33,8 +33,8 @@ Messages::Messages(std::shared_ptr<Member> member)
   const int me = member_->rank();
   const auto capacity = member_->layout().ring_bytes();
   for (int r = 0; r < member_->size(); ++r)
-    peers_.push_back(
-        {RingSender(member_->ring(me, r), capacity), RingReceiver(member_->ring(r, me), capacity)});
+    peers_.push_back({RingSender(member_->ring(me, r), capacity),
+                      RingReceiver(member_->ring(r, me), capacity), member_->stopped_process()});
 }
 
 // --- Calls ---
@@ -201,6 +201,10 @@ std::optional<Error> Messages::find_lost() {
   (void)drive();  // After the looks: a rank that leaves has sent all its frames before.
   const std::lock_guard lock(mutex_);
   if (cause_ || pending_.empty()) return std::nullopt;
+  for (int r = 0; r < member_->size(); ++r)
+    if (needs(r))
+      if (auto stopped = member_->find_stopped(r, peers_[static_cast<std::size_t>(r)].stopped))
+        return stopped;
   for (int r = 0; r < member_->size(); ++r)
     if (left[static_cast<std::size_t>(r)] && needs(r)) return member_->left_error(r);
   if (is_alone(left) && std::ranges::any_of(receives_, [](const Receive& receive) {

@@ -67,6 +67,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   struct Peer {
     RingSender out;
     RingReceiver in;
+    internal::StoppedProcess stopped;              // While this rank needs the peer.
     std::deque<Packet> packets{};                  // Waiting for room in the ring.
     std::deque<std::uint64_t> accepted{};          // Sends whose data is to be sent.
     std::map<std::uint64_t, Transfer> sends{};     // By id; not complete.

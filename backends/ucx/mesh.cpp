@@ -19,9 +19,8 @@ using mesh::TransportError;
 
 namespace {
 
-/// The interval of the watching thread, and while a connection has ended.
-constexpr auto look_interval = 100ms;
-constexpr auto again_interval = 20ms;
+/// The interval of the watching thread while a connection has ended.
+constexpr std::chrono::milliseconds again_interval = 20ms;
 /// The time in which a peer discards a withdrawn message.
 constexpr auto withdrawal_time = 2s;
 constexpr auto leaving_time = 1s;
@@ -152,9 +151,9 @@ void Mesh::watch(const std::weak_ptr<Mesh>& self) {
   std::vector<int> room;
   room.reserve(static_cast<std::size_t>(size()));
   auto run = [this, self, worker = worker_, ended = ended_, stop = stop_, processes = processes_,
-              peers = std::move(room)]() mutable {
+              peers = std::move(room), pause = look_interval()]() mutable {
     while (!stop->requested) {
-      worker->attend(peers.empty() ? look_interval : again_interval);
+      worker->attend(peers.empty() ? pause : std::min(pause, again_interval));
       for (std::size_t r = 0; r < processes.size(); ++r)
         if (!processes[r].is_alive()) worker->set_lost(static_cast<int>(r));
       // Keeps the mesh alive, here and below: a listener of its failure may destroy the group.

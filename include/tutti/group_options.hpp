@@ -33,8 +33,14 @@ struct GroupOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< The default timeout of calls.
   std::string name = "world";     ///< Prefix of the group's keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
-  Memory* memory = nullptr;       ///< Memory for results; null: the backend's. Outlives the group.
-  Logger logger{};                ///< Empty: default_logger().
+  /// The time after which a rank that has stopped, or whose host or link is down, counts as dead:
+  /// calls that wait for it end with peer_lost. Equal on all ranks; at least 100 ms. 0: never,
+  /// which a process under a debugger needs. Empty: TUTTI_DEAD_AFTER in seconds, or else 10 s. A
+  /// slow rank is not dead. Over processes, costs two round trips to the store per rank in each
+  /// tenth of this time (docs/reliability.md).
+  std::optional<std::chrono::nanoseconds> dead_after{};
+  Memory* memory = nullptr;  ///< Memory for results; null: the backend's. Outlives the group.
+  Logger logger{};           ///< Empty: default_logger().
   /// Wraps the group's backend, for tracing or fault injection. Wraps sub-groups too, except those
   /// that the wrapper's own split() makes.
   std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> decorate{};

@@ -27,6 +27,7 @@
 //   ask/<rank>            a message whose other side that rank may have made differently
 //   left/<rank>           the number of collectives that the rank had ended when it left
 //   departures            the number of ranks that have left
+//   beat/<rank>           of Heartbeats
 
 namespace tutti::internal {
 namespace {
@@ -136,6 +137,7 @@ std::string Agreement::claim() const {
 }
 
 bool Agreement::announce(const Failure& failure) noexcept {
+  if (is_silent()) return true;
   try {
     const auto mine = failure.ask.empty() ? encode_error(failure.cause) : claim();
     if (to_text(failures_->compare_set(failed, {}, to_bytes(mine))) == mine) return true;
@@ -147,6 +149,7 @@ bool Agreement::announce(const Failure& failure) noexcept {
 }
 
 Error Agreement::settle(const Failure& failure, bool first) noexcept {
+  if (is_silent()) return failure.cause;
   try {
     if (first && failure.ask.empty()) return failure.cause;
     if (first) {
@@ -238,6 +241,7 @@ bool Agreement::collecting() const {
 }
 
 void Agreement::publish_status(const Status& mine) noexcept {
+  if (is_silent()) return;
   try {
     store_->set(key("status", rank_), encode(mine));
   } catch (...) {  // Status is needed only for error texts.
@@ -339,6 +343,7 @@ std::optional<MessageSide> Agreement::question() {
 }
 
 void Agreement::leave(std::uint64_t ended) noexcept {
+  if (is_silent()) return;
   try {
     store_->set(key("left", rank_), std::to_string(ended));
     (void)store_->add("departures", 1);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -71,13 +72,16 @@ std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
 /// Called from any thread, except where a function says "from one thread". All functions except
 /// refusal_of() take round trips to the store; only settle(), report() and await_abandoned() may
 /// block for longer. A lookup in a TCP store that does not answer ends after 0.5 s as if the key
-/// were missing; a write waits for the store's own timeout. Functions that are noexcept ignore
-/// errors of the store: each rank then uses its own cause.
+/// were missing; a write waits for the store's own timeout, unless set_silent() says that it would.
+/// Functions that are noexcept ignore errors of the store: each rank then uses its own cause.
 class Agreement {
  public:
   /// `store`: the group's, whose keys no other group uses. The key of the cause is that of a
   /// rendezvous; all other keys of this class begin with "agreement/".
   Agreement(const std::shared_ptr<Store>& store, int rank, int size);
+
+  /// While the store is known not to answer, this rank reports nothing, and uses its own cause.
+  void set_silent(bool silent) noexcept { silent_.store(silent, std::memory_order_relaxed); }
 
   /// Reports that this rank has failed. True if no rank has reported before, or if the store fails.
   /// A backend ends its connections between announce() and settle(): a peer that detects this then
@@ -138,6 +142,8 @@ class Agreement {
   const std::map<int, std::uint64_t>& departed() noexcept;
 
  private:
+  /// Relaxed: no data depends on it.
+  bool is_silent() const noexcept { return silent_.load(std::memory_order_relaxed); }
   Error collect_status(const Failure& failure) const;
   std::string claim() const;
 
@@ -145,6 +151,7 @@ class Agreement {
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
+  std::atomic<bool> silent_{false};
   std::int64_t numbered_ = 0;  // The last number of a refusal that this rank knows of.
   bool read_all_ = true;
   std::string asked_;  // The counter's value at the last is_asked().

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <new>
 #include <optional>
@@ -31,6 +33,14 @@
 namespace tutti::internal {
 namespace {
 
+constexpr auto least_dead_after = std::chrono::milliseconds(100);
+
+std::int64_t dead_after_of_environment() {
+  constexpr std::int64_t usual = 10;
+  constexpr std::int64_t a_day = 86'400;
+  return environment_number("TUTTI_DEAD_AFTER", usual, a_day);
+}
+
 /// `list`: the members, which decide rank and size; null: the options do.
 GroupOptions prepared(const GroupOptions& options, const MemberList* list = nullptr) {
   GroupOptions o = list == nullptr ? options : list->place(options);
@@ -56,6 +66,11 @@ GroupOptions prepared(const GroupOptions& options, const MemberList* list = null
     o.logger = default_logger();
   }
   if (!o.checked) o.checked = environment_switch("TUTTI_CHECK", false);
+  if (!o.dead_after) o.dead_after = std::chrono::seconds(dead_after_of_environment());
+  if (*o.dead_after != std::chrono::nanoseconds(0) && *o.dead_after < least_dead_after)
+    failf(Errc::invalid_argument,
+          "group '{}': dead_after is {} ns; it must be 0 (never) or at least 100 ms", o.name,
+          o.dead_after->count());
   return o;
 }
 
@@ -69,7 +84,8 @@ BackendInit init_of(const GroupOptions& o) {
           .timeout = o.timeout,
           .logger = o.logger,
           .adopt = o.adopt,
-          .checked = *o.checked};
+          .checked = *o.checked,
+          .dead_after = *o.dead_after};
 }
 
 /// This process in words, and behind a line feed a number that no other rank has.
@@ -91,8 +107,9 @@ void check_made_alike(const GroupOptions& o, Rendezvous& rendezvous) {
   if (o.size == 1) return;
   const auto process = process_of(o);
   const auto mine =
-      fmt::format("size {}, checked mode {}, backend '{}' and tutti {}", o.size,
-                  *o.checked ? "on" : "off", backend_name(o.backend), library_version_string());
+      fmt::format("size {}, checked mode {}, backend '{}', dead_after {} s and tutti {}", o.size,
+                  *o.checked ? "on" : "off", backend_name(o.backend),
+                  std::chrono::duration<double>(*o.dead_after).count(), library_version_string());
   const auto who = fmt::format("rank {}, {}", o.rank, first_line(process));
   const auto first =
       to_text(rendezvous.publish_first(made_with, to_bytes(fmt::format("{}\n{}", mine, who))));
@@ -100,8 +117,9 @@ void check_made_alike(const GroupOptions& o, Rendezvous& rendezvous) {
     throw Error(
         Errc::mismatch,
         fmt::format("group '{}': {} was made with {}; {}, which joined first, with {}; every rank "
-                    "has to pass the same size, checked mode (GroupOptions::checked, TUTTI_CHECK) "
-                    "and backend, and to run the same version",
+                    "has to pass the same size, checked mode (GroupOptions::checked, TUTTI_CHECK), "
+                    "backend and dead_after (GroupOptions::dead_after, TUTTI_DEAD_AFTER), and to "
+                    "run the same version",
                     o.name, who, mine, first.substr(first.find('\n') + 1), first_line(first)),
         {.group = o.name, .rank = o.rank});
   const auto other =

@@ -35,13 +35,23 @@ inline Error broken(const Error& cause, std::string_view group = {}) noexcept tr
 
 /// The error of a call that ended because its group broke: the cause itself if the cause belongs to
 /// this call, if the program aborted the group or if ranks made different calls; otherwise
-/// broken(). `call`: the location of the call.
-inline Error ended_by(const Error& cause, const Error::Where& call = {}) noexcept {
+/// broken(). A peer that is lost belongs to no call: every call that waits ends with it. `call`:
+/// the location of the call.
+inline Error ended_by(const Error& cause, const Error::Where& call = {}) noexcept try {
   const auto& where = cause.where();
+  const bool lost = cause.code() == Errc::peer_lost && where.operation.empty() && !where.earlier;
+  if (lost && !call.operation.empty() && where.group == call.group) {
+    auto located = call;
+    located.rank = where.rank;
+    located.missing = where.missing;
+    return {cause.code(), cause.message(), located};
+  }
   const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
                    where.operation == call.operation;
   const bool of_all = cause.code() == Errc::aborted || cause.code() == Errc::mismatch;
   return own || of_all ? cause : broken(cause, call.group);
+} catch (...) {
+  return cause;
 }
 
 /// The text of an all_to_all whose counts differ between two ranks.

@@ -28,6 +28,8 @@ struct BackendInit {
   /// Calls are compared between ranks, through the store, before they are launched. So failure()
   /// must report a dead rank even if no launched call waits for it.
   bool checked = false;
+  /// GroupOptions::dead_after; 0: no rank is declared dead because it does not respond.
+  std::chrono::nanoseconds dead_after{};
   /// Set in a part of another group.
   std::shared_ptr<const WholeGroup> whole{};
 };

@@ -1,0 +1,209 @@
+#include "backend/heartbeats.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "backend/rendezvous.hpp"
+#include "store/checks.hpp"
+#include "values/host_identity.hpp"
+
+// The keys are those of Agreement:
+//   agreement/beat/<rank>  "<count> <process> <host>"; the count grows with every beat
+//   agreement/left/<rank>  the rank has left
+
+namespace tutti::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// A read that takes this long has got no answer (store/tcp_store.cpp).
+constexpr std::chrono::nanoseconds no_answer = 400ms;
+/// The longest time that one question counts for.
+constexpr std::chrono::nanoseconds longest_question = 600ms;
+constexpr std::size_t most_reads = 32;
+
+std::string beat_of(int rank) {
+  return fmt::format("beat/{}", rank);
+}
+
+double seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+bool is_stopped(int process) noexcept {
+  try {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string text;
+    std::getline(file, text);
+    const auto name_end = text.rfind(") ");  // The name may contain anything.
+    return name_end != std::string::npos && name_end + 2 < text.size() &&
+           (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
+  } catch (...) {  // No memory.
+    return false;
+  }
+}
+
+Error silent_error(const GroupNames& names, int rank, std::chrono::nanoseconds time, int process) {
+  const auto why = process != 0
+                       ? fmt::format("its process {} is stopped", process)
+                       : std::string("its process is stopped, or its host or link is down");
+  return {
+      Errc::peer_lost,
+      fmt::format("rank {} has not responded for {:.1f} s: {}", names(rank), seconds(time), why),
+      {.group = names.group(), .rank = names(rank)}};
+}
+
+Heartbeats::Heartbeats(const BackendInit& init)
+    : names_(init.name, init.whole), rank_(init.rank), logger_(init.logger) {
+  if (init.size == 1 || init.dead_after.count() <= 0 || init.store->in_process()) return;
+  store_ = make_prefix_store(init.store, "agreement/");
+  dead_after_ = init.dead_after;
+  interval_ = dead_after_ / 10;
+  const auto host = host_identity();
+  process_ = fmt::format(" {} {} {}", ::getpid(), host.boot, host.processes);
+  beat();
+}
+
+std::optional<Error> Heartbeats::look(Clock::time_point now, std::span<const int> awaited) {
+  if (!is_on()) return std::nullopt;
+  if (now >= next_beat_) {
+    if (auto silent = look_at_store(now, awaited)) return silent;
+    next_beat_ = std::max(next_beat_ + interval_, now + interval_ / 2);
+  }
+  // A rank that begins to wait looks at once.
+  if (awaited.empty()) next_read_ = {};
+  if (awaited.empty() || now < next_read_ || !store_answers_) return std::nullopt;
+  next_read_ = now + pause();
+  try {
+    return look_at_peers(now, awaited);
+  } catch (...) {  // The process with the store has ended, or no memory: no rank is judged.
+    return std::nullopt;
+  }
+}
+
+bool Heartbeats::ask_store() {
+  store_answers_ = !is_on() || peek(*store_, beat_of(rank_)).has_value();
+  return store_answers_;
+}
+
+void Heartbeats::beat() {
+  store_->set(beat_of(rank_), to_bytes(std::to_string(++count_) + process_));
+}
+
+std::optional<Error> Heartbeats::look_at_store(Clock::time_point now,
+                                               std::span<const int> awaited) {
+  const bool was_silent = !store_answers_;
+  const auto start = Clock::now();
+  try {
+    if (ask_store()) beat();  // A write to a store that does not answer would block.
+  } catch (...) {             // The program may supply the store, so it may throw any type.
+    // A store that was silent before has lost its connection because of that. Otherwise its process
+    // has ended, which tells nothing about the ranks.
+    store_answers_ = !was_silent;
+  }
+  const auto took = std::min<std::chrono::nanoseconds>(Clock::now() - start, longest_question);
+  const auto since = std::min<std::chrono::nanoseconds>(now - asked_, 2 * interval_);
+  asked_ = now + took;
+  store_silence_ = store_answers_ || awaited.empty() ? 0ns : store_silence_ + since + took;
+  if (store_silence_ < dead_after_) return std::nullopt;
+  for (const int rank : awaited)
+    if (const int process = stopped_process(peers_[rank].beat); process != 0)
+      return silent_error(names_, rank, store_silence_, process);
+  return Error(
+      Errc::peer_lost,
+      fmt::format("the store has not answered rank {} for {:.1f} s: the process that hosts "
+                  "it is stopped, or its host or link is down",
+                  names_(rank_), seconds(store_silence_)),
+      {.group = names_.group()});
+}
+
+std::optional<Error> Heartbeats::look_at_peers(Clock::time_point now,
+                                               std::span<const int> awaited) {
+  std::vector<std::pair<int, Peer*>> order;
+  for (const int rank : awaited) order.emplace_back(rank, &peers_[rank]);
+  if (order.size() > most_reads)  // The silent ones first, and the others in turn.
+    std::ranges::stable_sort(order, {}, [](const auto& entry) {
+      return std::pair(entry.second->silence == 0ns, entry.second->looked);
+    });
+  for (const auto& [rank, peer] : std::span(order).first(std::min(order.size(), most_reads))) {
+    const auto start = Clock::now();
+    const auto bytes = peek(*store_, beat_of(rank));
+    if (!bytes && Clock::now() - start > no_answer) {
+      store_answers_ = false;
+      return std::nullopt;
+    }
+    if (!bytes) continue;  // Still in creation.
+    auto beat = to_text(*bytes);
+    const auto since = std::min<std::chrono::nanoseconds>(now - peer->looked, 2 * interval_);
+    peer->looked = now;
+    if (beat != peer->beat) {
+      peer->beat = std::move(beat);
+      peer->silence = 0ns;
+      continue;
+    }
+    peer->silence += since;
+    if (auto dead = judge(rank, *peer)) return dead;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> Heartbeats::judge(int rank, Peer& peer) {
+  const bool is_dead = peer.silence >= dead_after_;
+  const bool is_new = peer.silence >= 3 * interval_ && !peer.is_suspected;
+  if ((!is_dead && !is_new) || has_left(rank)) return std::nullopt;
+  if (is_dead) return silent_error(names_, rank, peer.silence, stopped_process(peer.beat));
+  peer.is_suspected = true;
+  log(
+      fmt::format("group '{}': rank {} has been silent for {:.1f} s; it counts as dead after {} s "
+                  "(dead_after)",
+                  names_.group(), names_(rank), seconds(peer.silence), seconds(dead_after_)));
+  return std::nullopt;
+}
+
+int Heartbeats::stopped_process(const std::string& beat) const {
+  const auto begin = beat.find(' ');
+  const auto end = begin == std::string::npos ? begin : beat.find(' ', begin + 1);
+  const auto host = process_.find(' ', 1);
+  if (end == std::string::npos || beat.substr(end) != process_.substr(host)) return 0;
+  int process = 0;
+  (void)std::from_chars(beat.data() + begin + 1, beat.data() + end, process);
+  return process > 0 && is_stopped(process) ? process : 0;
+}
+
+bool Heartbeats::has_left(int rank) {
+  return peek(*store_, fmt::format("left/{}", rank)).has_value();
+}
+
+void Heartbeats::log(std::string_view text) const noexcept {
+  try {
+    if (logger_) logger_(LogLevel::warning, text);
+  } catch (...) {  // An error of the logger is not one of the group.
+  }
+}
+
+bool StoppedProcess::is_dead(int process, Clock::time_point now) noexcept {
+  if (dead_after_.count() <= 0 || process == 0) return false;
+  if (process != process_ || now - looked_ > 4 * pause_) {  // A new wait, or this rank was stopped.
+    *this = StoppedProcess(dead_after_);
+    process_ = process;
+    looked_ = now;
+    return false;
+  }
+  if (now - looked_ < pause_) return false;
+  const bool stopped = is_stopped(process);
+  stopped_ = stopped && was_stopped_ ? stopped_ + (now - looked_) : std::chrono::nanoseconds(0);
+  was_stopped_ = stopped;
+  looked_ = now;
+  return stopped_ >= dead_after_;
+}
+
+}  // namespace tutti::internal

@@ -1,0 +1,213 @@
+// Ranks that stop, are slow or are late, over every backend of processes: who is declared dead, and
+// when. Ranks are processes, on two simulated hosts over hier.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <tutti/backend/backend_table.hpp>
+
+#include "../gloo/rank_processes.hpp"
+#include "support/errors.hpp"
+#include "support/ranks.hpp"
+#include "support/scoped_variables.hpp"
+#include "support/worlds.hpp"
+
+namespace tutti::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto dead_after = 1s;
+
+enum class Wait : std::uint8_t { barrier, all_reduce, broadcast, recv, send };
+
+/// A call in which the other ranks need the last one.
+void call(ProcessGroup& group, Wait what, std::vector<float>& data) {
+  const int last = group.size() - 1;
+  switch (what) {
+    case Wait::barrier:
+      return group.barrier();
+    case Wait::all_reduce:
+      return group.all_reduce(data);
+    case Wait::broadcast:
+      return group.broadcast(data, last);
+    case Wait::recv:
+      if (group.rank() == 0) return (void)group.recv(data, last);
+      if (group.rank() == last) return group.send(data, 0);
+      return group.barrier();
+    case Wait::send:
+      if (group.rank() == 0) return group.send(data, last);
+      if (group.rank() == last) return (void)group.recv(data, 0);
+      return group.barrier();
+  }
+}
+
+class Stalls : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const auto& backend = GetParam();
+    for (const auto* name : {"ucx", "gloo", "shm", "hier"}) {
+      if (backend.find(name) == std::string::npos) continue;
+      const auto found = std::ranges::find(backends(), std::string_view(name), &BackendEntry::name);
+      if (found == backends().end()) GTEST_SKIP() << name << " is not built";
+      if (const auto why = found->unavailable(); !why.empty()) GTEST_SKIP() << why;
+    }
+  }
+
+  static GroupOptions options_of(const RankProcess& rank, const std::string& name) {
+    auto options = rank.options(name);
+    options.backend = GetParam();
+    options.timeout = 5min;
+    options.dead_after = dead_after;
+    return options;
+  }
+};
+
+/// Collects warnings and errors.
+class Lines {
+ public:
+  Logger logger() {
+    return [this](LogLevel level, std::string_view text) {
+      if (level > LogLevel::warning) return;
+      const std::lock_guard lock(mutex_);
+      text_ += fmt::format("{}\n", text);
+    };
+  }
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+TEST_P(Stalls, ARankThatStopsForGoodIsNamedByAllSurvivorsInTime) {
+  for (const auto what : {Wait::barrier, Wait::all_reduce, Wait::broadcast, Wait::recv, Wait::send})
+    for (const std::size_t count : {std::size_t{2}, std::size_t{1} << 20}) {
+      if (what == Wait::barrier && count > 2) continue;
+      if (what == Wait::send && count == 2) continue;  // Does not wait for its receiver.
+      on_processes({.size = 4}, [&](RankProcess& rank) {
+        const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+        auto group = ProcessGroup::create(options_of(rank, "stopped"));
+        std::vector<float> data(count, 1);
+        group.barrier();
+        if (rank.last()) {
+          ::raise(SIGSTOP);
+          expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+            for (;;) call(group, what, data);
+          });
+          return std::string();
+        }
+        wait_until_stopped(rank.process(3));
+        const auto start = Clock::now();
+        const auto error =
+            expect_error(Errc::peer_lost, {"rank 3 has not responded for", "is stopped"}, [&] {
+              for (;;) call(group, what, data);
+            });
+        EXPECT_LT(Clock::now() - start, dead_after + 1s * patience()) << error.what();
+        EXPECT_GE(Clock::now() - start, dead_after * 8 / 10) << error.what();
+        EXPECT_EQ(error.where().rank, 3) << error.what();
+        expect_error(Errc::aborted, {"first cause", "rank 3"}, [&] { group.barrier(); });
+        rank.barrier(3);
+        if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
+        return std::string();
+      });
+    }
+}
+
+TEST_P(Stalls, AShortStopASlowRankAndAStopOfAllRaiseNoAlarm) {
+  on_processes({.size = 4, .limit = 120s}, [&](RankProcess& rank) {
+    const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+    Lines lines;
+    auto options = options_of(rank, "well");
+    options.logger = lines.logger();
+    auto group = ProcessGroup::create(options);
+    const auto expect_result = [&] {
+      std::vector<float> data(std::size_t{1} << 18, 1);
+      group.all_reduce(data);
+      EXPECT_EQ(data, std::vector<float>(data.size(), 4));
+    };
+    const auto stop_for = [&](pid_t process, std::chrono::nanoseconds time) {
+      ::kill(process, SIGSTOP);
+      wait_until_stopped(process);
+      std::this_thread::sleep_for(time);
+      ::kill(process, SIGCONT);
+    };
+    expect_result();
+    // A slow rank: in code of its own for three times the limit.
+    if (rank.last()) std::this_thread::sleep_for(3 * dead_after);
+    expect_result();
+    EXPECT_EQ(lines.text(), "");
+    // A stop that is shorter than the limit, in which the others wait.
+    rank.barrier();
+    if (rank.rank() == 0) {
+      std::thread stopper([&] { stop_for(rank.process(3), dead_after * 6 / 10); });
+      expect_result();
+      stopper.join();
+    } else {
+      expect_result();
+    }
+    // Ranks that wait for each other and are stopped together, as by a terminal.
+    rank.barrier();
+    if (rank.rank() == 0) {
+      for (const int r : {1, 2, 3}) {
+        ::kill(rank.process(r), SIGSTOP);
+        wait_until_stopped(rank.process(r));
+      }
+      std::this_thread::sleep_for(3 * dead_after);
+      for (const int r : {1, 2, 3}) ::kill(rank.process(r), SIGCONT);
+    }
+    expect_result();
+    expect_result();
+    return std::string();
+  });
+}
+
+// Rank 0 hosts the store and stops, so the store does not answer.
+TEST_P(Stalls, AStoppedHostOfTheStoreEndsTheCallsInTime) {
+  on_processes({.size = 3}, [&](RankProcess& rank) {
+    const pid_t host = rank.process(0);
+    rank.use_tcp();
+    const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+    auto group = ProcessGroup::create(options_of(rank, "host"));
+    group.barrier();
+    if (rank.rank() == 0) {
+      ::raise(SIGSTOP);
+      expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+        for (;;) group.barrier();
+      });
+      return std::string();
+    }
+    wait_until_stopped(host);
+    const auto start = Clock::now();
+    const auto error = expect_error({Errc::peer_lost, Errc::aborted}, {"is stopped"}, [&] {
+      for (;;) group.barrier();
+    });
+    EXPECT_LT(Clock::now() - start, dead_after + 1s * patience()) << error.what();
+    if (rank.files().add("ended", 1) == 2) ::kill(host, SIGCONT);
+    return std::string();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OfProcesses, Stalls,
+                         testing::Values("gloo", "ucx", "shm", "hier:shm+gloo", "hier:shm+ucx"),
+                         [](const auto& about) {
+                           std::string name = about.param;
+                           std::ranges::replace(name, ':', '_');
+                           std::ranges::replace(name, '+', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace tutti::test
