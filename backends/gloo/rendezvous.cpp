@@ -247,6 +247,7 @@ class Attempt {
                       "relay, or a network that translates addresses, is between them",
                       name_, rendezvous_.names()(relayed < init_.rank ? relayed : relayed + 1));
     made_.sockets.admit_all();
+    if (init_.dead_after.count() > 0) made_.sockets.end_unanswered(init_.dead_after);
     if (settings_.reno) use_reno();
   }
 

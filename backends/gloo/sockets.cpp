@@ -123,6 +123,21 @@ void Sockets::set_congestion_control(std::size_t connection, std::string_view na
                  static_cast<socklen_t>(name.size()));
 }
 
+void Sockets::end_unanswered(std::chrono::nanoseconds time) const noexcept {
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(time).count();
+  const auto probe = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time / 10).count());
+  for (const int descriptor : descriptors_) {
+    const auto set = [&](int level, int option, int value) {
+      ::setsockopt(descriptor, level, option, &value, sizeof value);
+    };
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, probe);
+    set(IPPROTO_TCP, TCP_KEEPCNT, 7);
+    set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+  }
+}
+
 Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
                       std::span<const sockaddr_storage> their_ends) {
   Sockets found;

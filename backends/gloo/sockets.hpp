@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -41,6 +42,10 @@ class Sockets {
   void admit_all() const noexcept;
   /// Sets the congestion control of one connection. No effect if the kernel refuses `name`.
   void set_congestion_control(std::size_t connection, std::string_view name) const noexcept;
+  /// Makes the kernel end a connection whose peer's machine has not answered for `time`. A peer
+  /// that does not read keeps its connection only for that time if the kernel's buffers are full;
+  /// Gloo's thread reads what arrives, and a sender waits for the receiver's call before it sends.
+  void end_unanswered(std::chrono::nanoseconds time) const noexcept;
   /// Ends the connections in both directions; peers notice at once.
   void shut_down() const noexcept;
   /// Blocks until the peers' machines have acknowledged all sent data, because closing a socket

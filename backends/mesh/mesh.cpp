@@ -122,13 +122,14 @@ std::optional<Error> Mesh::look() noexcept {
   const auto now = std::chrono::steady_clock::now();
   try {
     if (auto dead = look_at_beats(now)) return dead;
-    if (now < next_look_) return std::nullopt;
+    if (now < next_look_ && heartbeats_.store_answers()) return std::nullopt;
     const auto waiting = waiting_calls(now);
+    if (!heartbeats_.store_answers()) return std::nullopt;
     look_pause_ = waiting.any ? std::min(2 * look_pause_, longest_look) : first_look;
     next_look_ = now + look_pause_;
+    // A comparison writes, and would block if the store does not answer.
+    if (waiting.any && !store_answers()) return heartbeats_.judge_store(awaited_peers());
     if (waiting.any) cancel_refused();
-    // A comparison writes, and blocks if the store does not answer.
-    if (waiting.compares() && !store_answers()) return std::nullopt;
     auto cause = ask(waiting);
     if (!cause && now >= next_answer_) {
       next_answer_ = now + answer_interval;
@@ -154,7 +155,7 @@ std::optional<Error> Mesh::look_at_beats(std::chrono::steady_clock::time_point n
   return dead;
 }
 
-bool Mesh::store_answers() {
+bool Mesh::store_answers() noexcept {
   const bool answers = heartbeats_.ask_store();
   agreement().set_silent(!answers);
   return answers;

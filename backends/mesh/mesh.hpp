@@ -137,7 +137,6 @@ class Mesh : public internal::FailingGroup {
       std::string text;  // "all_reduce sum f32 [4]".
     };
     bool any = false;  // Some call waits, maybe not for long.
-    bool compares() const noexcept { return !collectives.empty() || !messages.empty(); }
     std::vector<Collective> collectives{};
     std::vector<std::pair<int, internal::MessageSide>> messages{};  // With their peers.
     std::vector<std::uint64_t> pairs{};  // Of all messages, also of those that wait for a moment.
@@ -146,7 +145,7 @@ class Mesh : public internal::FailingGroup {
   /// The error of a rank that does not respond.
   std::optional<Error> look_at_beats(std::chrono::steady_clock::time_point now);
   std::vector<int> awaited_peers() const;
-  bool store_answers();
+  bool store_answers() noexcept;
   void cancel_refused() noexcept;
   std::vector<std::shared_ptr<const GroupCalls>> all_calls();
   // These return the cause with which the mesh fails.

@@ -1,5 +1,6 @@
 #include "config.hpp"
 
+#include <chrono>
 #include <cstdlib>
 #include <string>
 
@@ -37,7 +38,8 @@ Config::Config(const UcxApi& api) : api_(api) {
   check(api, api.config_read(nullptr, nullptr, &config_), "ucp_config_read");
 }
 
-Config::Config(const UcxApi& api, std::string_view transports) : Config(api) {
+Config::Config(const UcxApi& api, std::string_view transports, std::chrono::nanoseconds dead_after)
+    : Config(api) {
   std::string list(transports);
   if (!list.empty())
     check(api, api.config_modify(config_, "TLS", list.c_str()),
@@ -48,6 +50,12 @@ Config::Config(const UcxApi& api, std::string_view transports) : Config(api) {
     check(api, api.config_modify(config_, "KEEPALIVE_INTERVAL", "1s"),
           "setting UCX_KEEPALIVE_INTERVAL");
   if (!has_tcp(list)) return;
+  if (dead_after.count() > 0) {
+    const auto probe = std::chrono::ceil<std::chrono::seconds>(dead_after / 10).count();
+    if (!is_set("TCP_KEEPIDLE")) set_tcp("KEEPIDLE", fmt::format("{}s", 3 * probe).c_str());
+    if (!is_set("TCP_KEEPINTVL")) set_tcp("KEEPINTVL", fmt::format("{}s", probe).c_str());
+    if (!is_set("TCP_KEEPCNT")) set_tcp("KEEPCNT", "7");
+  }
   // UCX sends large messages over TCP in segments of this size if it detects failures; its default
   // of 64 KiB costs a fifth of the rate. A segment holds a message of 512 KiB and its headers.
   constexpr const char* segment = "528k";

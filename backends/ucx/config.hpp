@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string_view>
 
 #include "ucx_api.hpp"
@@ -10,8 +11,9 @@ namespace tutti::backend::ucx {
 class Config {
  public:
   /// `transports`: the value of UCX_TLS; empty: that of the environment, or UCX's own.
-  /// @throws Error backend with UCX's reason.
-  Config(const UcxApi& api, std::string_view transports);
+  /// `dead_after`: the time after which the kernel ends a connection whose peer's host does not
+  /// answer, if UCX can set it (1.13); 0: UCX's own. @throws Error backend with UCX's reason.
+  Config(const UcxApi& api, std::string_view transports, std::chrono::nanoseconds dead_after);
   ~Config() { api_.config_release(config_); }
   Config(const Config&) = delete;
   Config& operator=(const Config&) = delete;

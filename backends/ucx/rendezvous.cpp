@@ -215,7 +215,9 @@ Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended
   const auto& api = ucx_api();
   Connector connector(init);
   Connections made;
-  made.worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, init.transports,
+  auto transports = init.transports;
+  transports.dead_after = init.group.dead_after;
+  made.worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
                                          init.group.logger, std::move(ended));
   made.processes = connector.connect(*made.worker);
   return made;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,7 @@ struct Transports {
   std::string list{};  ///< The value of UCX_TLS; empty: UCX's own.
   /// They report the end of a connection. UCX's shared memory does not.
   bool report_ends = true;
+  std::chrono::nanoseconds dead_after{};  ///< BackendInit::dead_after.
 };
 
 /// A UCP context of one rank, its worker, and an endpoint to every other rank. Called from any

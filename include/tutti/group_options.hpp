@@ -34,7 +34,7 @@ struct GroupOptions {
   std::string name = "world";     ///< Prefix of the group's keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
   /// The time after which a rank that has stopped, or whose host or link is down, counts as dead:
-  /// calls that wait for it end with peer_lost. Equal on all ranks; at least 100 ms. 0: never,
+  /// calls that wait for it end with peer_lost. Equal on all ranks; from 100 ms to 24 h. 0: never,
   /// which a process under a debugger needs. Empty: TUTTI_DEAD_AFTER in seconds, or else 10 s. A
   /// slow rank is not dead. Over processes, costs two round trips to the store per rank in each
   /// tenth of this time (docs/reliability.md).

@@ -136,9 +136,18 @@ std::string Agreement::claim() const {
   return fmt::format("{}{}", internal::collecting, rank_);
 }
 
+/// The value of a key. Notes whether the store answers at all.
+std::optional<Bytes> Agreement::ask(Store& store, std::string_view what) const {
+  const auto start = std::chrono::steady_clock::now();
+  auto found = peek(store, what);
+  const auto took = std::chrono::steady_clock::now() - start;
+  silent_.store(!found && took > no_answer, std::memory_order_relaxed);
+  return found;
+}
+
 bool Agreement::announce(const Failure& failure) noexcept {
-  if (is_silent()) return true;
   try {
+    if (is_silent() || (!ask(*failures_, failed) && is_silent())) return true;
     const auto mine = failure.ask.empty() ? encode_error(failure.cause) : claim();
     if (to_text(failures_->compare_set(failed, {}, to_bytes(mine))) == mine) return true;
   } catch (...) {
@@ -226,7 +235,7 @@ Error Agreement::collect_status(const Failure& failure) const {
 
 std::optional<Error> Agreement::cause(const Status& mine) noexcept {
   try {
-    const auto held = peek(*failures_, failed);
+    const auto held = ask(*failures_, failed);
     if (!held) return std::nullopt;
     if (!is_claim(to_text(*held))) return decode_error(to_text(*held));
     if (!mine.call.empty()) publish_status(mine);  // Another thread may have published its own.
@@ -343,8 +352,8 @@ std::optional<MessageSide> Agreement::question() {
 }
 
 void Agreement::leave(std::uint64_t ended) noexcept {
-  if (is_silent()) return;
   try {
+    if (is_silent() && !ask(*failures_, failed) && is_silent()) return;
     store_->set(key("left", rank_), std::to_string(ended));
     (void)store_->add("departures", 1);
   } catch (...) {  // Without the store, peers that need this rank wait until their deadline.

@@ -81,7 +81,9 @@ class Agreement {
   Agreement(const std::shared_ptr<Store>& store, int rank, int size);
 
   /// While the store is known not to answer, this rank reports nothing, and uses its own cause.
+  /// Functions that ask the store note it too.
   void set_silent(bool silent) noexcept { silent_.store(silent, std::memory_order_relaxed); }
+  bool is_silent() const noexcept { return silent_.load(std::memory_order_relaxed); }
 
   /// Reports that this rank has failed. True if no rank has reported before, or if the store fails.
   /// A backend ends its connections between announce() and settle(): a peer that detects this then
@@ -142,8 +144,7 @@ class Agreement {
   const std::map<int, std::uint64_t>& departed() noexcept;
 
  private:
-  /// Relaxed: no data depends on it.
-  bool is_silent() const noexcept { return silent_.load(std::memory_order_relaxed); }
+  std::optional<Bytes> ask(Store& store, std::string_view what) const;
   Error collect_status(const Failure& failure) const;
   std::string claim() const;
 
@@ -151,7 +152,7 @@ class Agreement {
   std::shared_ptr<Store> store_;
   int rank_;
   int size_;
-  std::atomic<bool> silent_{false};
+  mutable std::atomic<bool> silent_{false};  // Relaxed: no data depends on it.
   std::int64_t numbered_ = 0;  // The last number of a refusal that this rank knows of.
   bool read_all_ = true;
   std::string asked_;  // The counter's value at the last is_asked().

@@ -35,7 +35,7 @@ Error FailingGroup::await_failure(const Failure& failure) noexcept {
       std::unique_lock lock(mutex_);
       if (settled_.wait_for(lock, 5ms, [&] { return cause_.has_value(); })) return *cause_;
     }
-    if (poll_peers(failure.status)) break;
+    if (poll_peers(failure.status) || agreement_.is_silent()) break;
   }
   return fail(failure);
 }

@@ -23,8 +23,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A read that takes this long has got no answer (store/tcp_store.cpp).
-constexpr std::chrono::nanoseconds no_answer = 400ms;
 /// The longest time that one question counts for.
 constexpr std::chrono::nanoseconds longest_question = 600ms;
 constexpr std::size_t most_reads = 32;
@@ -76,8 +74,14 @@ Heartbeats::Heartbeats(const BackendInit& init)
 std::optional<Error> Heartbeats::look(Clock::time_point now, std::span<const int> awaited) {
   if (!is_on()) return std::nullopt;
   if (now >= next_beat_) {
-    if (auto silent = look_at_store(now, awaited)) return silent;
     next_beat_ = std::max(next_beat_ + interval_, now + interval_ / 2);
+    if (ask_store()) {  // Otherwise the write would block.
+      try {
+        beat();
+      } catch (...) {  // The process with the store has ended.
+      }
+    }
+    if (auto silent = judge_store(awaited)) return silent;
   }
   // A rank that begins to wait looks at once.
   if (awaited.empty()) next_read_ = {};
@@ -90,8 +94,19 @@ std::optional<Error> Heartbeats::look(Clock::time_point now, std::span<const int
   }
 }
 
-bool Heartbeats::ask_store() {
-  store_answers_ = !is_on() || peek(*store_, beat_of(rank_)).has_value();
+bool Heartbeats::ask_store() noexcept {
+  if (!is_on()) return true;
+  const auto start = Clock::now();
+  try {
+    store_answers_ = peek(*store_, beat_of(rank_)).has_value();
+  } catch (...) {  // The program may supply the store, so it may throw any type.
+    // A store that was silent before has lost its connection because of that. Otherwise its process
+    // has ended, which tells nothing about the ranks.
+  }
+  const auto since = std::min<std::chrono::nanoseconds>(start - asked_, 2 * interval_);
+  asked_ = Clock::now();
+  const auto took = std::min<std::chrono::nanoseconds>(asked_ - start, longest_question);
+  store_silence_ = store_answers_ ? 0ns : store_silence_ + since + took;
   return store_answers_;
 }
 
@@ -99,22 +114,9 @@ void Heartbeats::beat() {
   store_->set(beat_of(rank_), to_bytes(std::to_string(++count_) + process_));
 }
 
-std::optional<Error> Heartbeats::look_at_store(Clock::time_point now,
-                                               std::span<const int> awaited) {
-  const bool was_silent = !store_answers_;
-  const auto start = Clock::now();
-  try {
-    if (ask_store()) beat();  // A write to a store that does not answer would block.
-  } catch (...) {             // The program may supply the store, so it may throw any type.
-    // A store that was silent before has lost its connection because of that. Otherwise its process
-    // has ended, which tells nothing about the ranks.
-    store_answers_ = !was_silent;
-  }
-  const auto took = std::min<std::chrono::nanoseconds>(Clock::now() - start, longest_question);
-  const auto since = std::min<std::chrono::nanoseconds>(now - asked_, 2 * interval_);
-  asked_ = now + took;
-  store_silence_ = store_answers_ || awaited.empty() ? 0ns : store_silence_ + since + took;
-  if (store_silence_ < dead_after_) return std::nullopt;
+std::optional<Error> Heartbeats::judge_store(std::span<const int> awaited) {
+  if (awaited.empty()) store_silence_ = 0ns;
+  if (!is_on() || store_silence_ < dead_after_) return std::nullopt;
   for (const int rank : awaited)
     if (const int process = stopped_process(peers_[rank].beat); process != 0)
       return silent_error(names_, rank, store_silence_, process);

@@ -51,8 +51,10 @@ class Heartbeats {
   std::optional<Error> look(Clock::time_point now, std::span<const int> awaited);
 
   /// Asks the store. False if it does not answer, so that a write would block for its timeout.
-  /// @throws Error of the store.
-  bool ask_store();
+  /// True if it throws at once: its process has ended.
+  bool ask_store() noexcept;
+  /// The error of a store that has not answered for `dead_after`, while this rank waited.
+  std::optional<Error> judge_store(std::span<const int> awaited);
   /// The answer to the last question, by look() or ask_store().
   bool store_answers() const noexcept { return store_answers_; }
 
@@ -65,7 +67,6 @@ class Heartbeats {
   };
 
   void beat();
-  std::optional<Error> look_at_store(Clock::time_point now, std::span<const int> awaited);
   std::optional<Error> look_at_peers(Clock::time_point now, std::span<const int> awaited);
   std::optional<Error> judge(int rank, Peer& peer);
   /// The process of a rank, if it is one of this host and is stopped; otherwise 0.

@@ -33,12 +33,21 @@
 namespace tutti::internal {
 namespace {
 
-constexpr auto least_dead_after = std::chrono::milliseconds(100);
+constexpr std::chrono::nanoseconds least_dead_after = std::chrono::milliseconds(100);
+constexpr std::chrono::nanoseconds most_dead_after = std::chrono::hours(24);
 
-std::int64_t dead_after_of_environment() {
+std::chrono::nanoseconds dead_after_of_environment() {
   constexpr std::int64_t usual = 10;
-  constexpr std::int64_t a_day = 86'400;
-  return environment_number("TUTTI_DEAD_AFTER", usual, a_day);
+  constexpr auto most = std::chrono::ceil<std::chrono::seconds>(most_dead_after).count();
+  return std::chrono::seconds(environment_number("TUTTI_DEAD_AFTER", usual, most));
+}
+
+void check_dead_after(const GroupOptions& o) {
+  const auto time = *o.dead_after;
+  if (time.count() != 0 && (time < least_dead_after || time > most_dead_after))
+    failf(Errc::invalid_argument,
+          "group '{}': dead_after is {} s; it must be 0 (never), or from 0.1 s to 24 h", o.name,
+          std::chrono::duration<double>(time).count());
 }
 
 /// `list`: the members, which decide rank and size; null: the options do.
@@ -66,11 +75,8 @@ GroupOptions prepared(const GroupOptions& options, const MemberList* list = null
     o.logger = default_logger();
   }
   if (!o.checked) o.checked = environment_switch("TUTTI_CHECK", false);
-  if (!o.dead_after) o.dead_after = std::chrono::seconds(dead_after_of_environment());
-  if (*o.dead_after != std::chrono::nanoseconds(0) && *o.dead_after < least_dead_after)
-    failf(Errc::invalid_argument,
-          "group '{}': dead_after is {} ns; it must be 0 (never) or at least 100 ms", o.name,
-          o.dead_after->count());
+  if (!o.dead_after) o.dead_after = dead_after_of_environment();
+  check_dead_after(o);
   return o;
 }
 

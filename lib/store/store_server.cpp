@@ -169,7 +169,7 @@ class ServerLoop {
       return refuse(socket, fmt::format("the server has {} clients, which is its limit",
                                         options_.max_clients));
     socket.non_blocking(true);
-    tune(socket);
+    tune(socket, silence_of_client);
     const auto client = std::make_shared<Client>(++last_id_, std::move(socket));
     clients_.emplace(client->id, client);
     limit_time(client);

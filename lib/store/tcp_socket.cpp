@@ -108,7 +108,7 @@ class Attempt {
     if (no_descriptor(error))
       failf(Errc::resource_exhausted, "store {}: cannot make a socket: {}", name_, error.message());
     if (error) throw Problem{error.message()};
-    tune(socket_);
+    tune(socket_, silence_of_server);
     finish("no answer to connecting",
            [&](auto handler) { socket_.async_connect(to, std::move(handler)); });
     if (identity_.token) {
@@ -377,17 +377,18 @@ bool is_listening(const std::string& host, int port) {
   return false;
 }
 
-void tune(tcp::socket& socket) noexcept {
+void tune(tcp::socket& socket, std::chrono::seconds limit) noexcept {
   const auto set = [&](int level, int option, int value) {
     // Options that the system does not know are ignored: the connection works without them.
     (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof(value));
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 20);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);  // Limit for unacknowledged data, in milliseconds.
+  const auto seconds = static_cast<int>(limit.count());
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds * 3 / 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds / 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 7);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);  // Limit for unacknowledged data.
 }
 
 void shut_down(tcp::socket& socket) noexcept {

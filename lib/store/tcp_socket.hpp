@@ -17,9 +17,15 @@
 
 namespace tutti::internal {
 
-/// Sets options: small frames are sent at once, and a peer whose machine has failed is detected
-/// within 60 s.
-void tune(asio::ip::tcp::socket& socket) noexcept;
+/// The limits of tune(). A client answers slowly: it reads only while one of its threads waits, and
+/// the limit also ends a connection whose receiver does not read while the kernel's buffers are
+/// full.
+inline constexpr std::chrono::seconds silence_of_server{10};
+inline constexpr std::chrono::seconds silence_of_client{60};
+
+/// Sets options: small frames are sent at once, and the connection ends when the peer's machine has
+/// not answered for `limit`.
+void tune(asio::ip::tcp::socket& socket, std::chrono::seconds limit) noexcept;
 
 /// Ends a connection even if a forked child still holds the descriptor; close() alone would leave
 /// it open.

@@ -40,7 +40,7 @@ inline Error broken(const Error& cause, std::string_view group = {}) noexcept tr
 inline Error ended_by(const Error& cause, const Error::Where& call = {}) noexcept try {
   const auto& where = cause.where();
   const bool lost = cause.code() == Errc::peer_lost && where.operation.empty() && !where.earlier;
-  if (lost && !call.operation.empty() && where.group == call.group) {
+  if (lost && !call.group.empty() && where.group == call.group) {
     auto located = call;
     located.rank = where.rank;
     located.missing = where.missing;

@@ -333,5 +333,13 @@ TEST_P(DisagreementsOfMembers, OtherModesAreAnErrorOnAllRanksAtOnce) {
                   {0, 1, 2});
 }
 
+TEST_P(DisagreementsOfMembers, OtherTimesOfDeathAreAnErrorOnAllRanksAtOnce) {
+  expect_no_group(GetParam(), {"dead_after 2.5 s", "dead_after 10 s", "TUTTI_DEAD_AFTER"},
+                  [](GroupOptions& options, int thread) {
+                    if (thread == 2) options.dead_after = std::chrono::milliseconds(2500);
+                  },
+                  {0, 1, 2});
+}
+
 }  // namespace
 }  // namespace tutti::test

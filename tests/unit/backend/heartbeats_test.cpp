@@ -1,0 +1,254 @@
+// Beats of ranks, and the judgement of those that are silent, on a clock of the test.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/store/store.hpp>
+
+#include "backend/heartbeats.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using internal::Heartbeats;
+
+/// A store of processes, which counts its calls and may end or fall silent.
+class CountingStore final : public Store {
+ public:
+  enum class State : std::uint8_t { up, ended, silent };
+  State state = State::up;
+  int reads = 0;
+  int writes = 0;
+
+  using Store::set;
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    ++writes;
+    check();
+    base_->set(key, value);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
+  Bytes get(std::string_view key, Deadline deadline) override {
+    ++reads;
+    check();
+    return base_->get(key, deadline);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    return base_->add(key, delta);
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return base_->erase(key); }
+
+ private:
+  void check() const {
+    if (state == State::ended) throw Error(Errc::peer_lost, "the server has closed it");
+    if (state == State::up) return;
+    std::this_thread::sleep_for(500ms);  // As long as a TCP store waits for an answer.
+    throw Error(Errc::timeout, "no answer");
+  }
+  std::shared_ptr<Store> base_ = make_memory_store();
+};
+
+class HeartbeatsTest : public testing::Test {
+ protected:
+  BackendInit init_of(int rank, int size = 3) {
+    return {
+        .store = store,
+        .rank = rank,
+        .size = size,
+        .name = "g",
+        .logger = [this](LogLevel, std::string_view text) { lines += std::string(text) + '\n'; },
+        .dead_after = 10s};
+  }
+  /// Lets `time` pass in steps, in which all of `beating` beat and `reader` looks at `awaited`.
+  std::optional<Error> pass(std::chrono::nanoseconds time, Heartbeats& reader,
+                            const std::vector<int>& awaited,
+                            const std::vector<Heartbeats*>& beating = {},
+                            std::chrono::nanoseconds step = 100ms) {
+    for (const auto end = now + time; now < end;) {
+      now += step;
+      for (auto* other : beating) EXPECT_FALSE(other->look(now, {}));
+      if (auto error = reader.look(now, awaited)) return error;
+    }
+    return std::nullopt;
+  }
+
+  std::shared_ptr<CountingStore> store = std::make_shared<CountingStore>();
+  std::string lines;
+  Heartbeats::Clock::time_point now = Heartbeats::Clock::now();
+};
+
+TEST_F(HeartbeatsTest, ASilentRankIsSuspectedOnceAndThenDead) {
+  Heartbeats reader(init_of(0));
+  Heartbeats peer(init_of(1));
+  Heartbeats other(init_of(2));
+  EXPECT_FALSE(pass(60s, reader, {1, 2}, {&peer, &other}));
+  EXPECT_EQ(lines, "");
+  EXPECT_FALSE(pass(2500ms, reader, {1, 2}, {&other}));
+  EXPECT_EQ(lines, "");
+  EXPECT_FALSE(pass(6500ms, reader, {1, 2}, {&other}));
+  EXPECT_EQ(lines,
+            "group 'g': rank 1 has been silent for 3.0 s; it counts as dead after 10 s "
+            "(dead_after)\n");
+  const auto error = pass(2s, reader, {1, 2}, {&other});
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), Errc::peer_lost);
+  EXPECT_EQ(error->where().rank, 1);
+  EXPECT_EQ(error->message(),
+            "rank 1 has not responded for 10.0 s: its process is stopped, or its host or link is "
+            "down");
+}
+
+TEST_F(HeartbeatsTest, TimeInWhichTheReaderDidNotRunIsNotCounted) {
+  Heartbeats reader(init_of(0));
+  Heartbeats peer(init_of(1));
+  EXPECT_FALSE(pass(10s, reader, {1}, {&peer}));
+  now += 1h;  // Both are stopped, and the reader runs first.
+  EXPECT_FALSE(reader.look(now, std::vector{1}));
+  EXPECT_FALSE(pass(10s, reader, {1}, {&peer}));
+  // A starved reader: the peer gets to run as rarely.
+  EXPECT_FALSE(pass(600s, reader, {1}, {&peer}, 30s));
+  EXPECT_EQ(lines, "");
+}
+
+TEST_F(HeartbeatsTest, ARankThatHasLeftOrHasNeverBeatenIsNotJudged) {
+  Heartbeats reader(init_of(0));
+  { const Heartbeats left(init_of(1)); }
+  store->set("agreement/left/1", "7");
+  EXPECT_FALSE(pass(60s, reader, {1, 2}));
+  EXPECT_EQ(lines, "");
+}
+
+TEST_F(HeartbeatsTest, ARankThatDoesNotWaitReadsNoPeer) {
+  Heartbeats reader(init_of(0));
+  store->reads = store->writes = 0;
+  EXPECT_FALSE(pass(20s, reader, {}));
+  EXPECT_NEAR(store->reads, 20, 1);  // Before each write, whether the store answers.
+  EXPECT_NEAR(store->writes, 20, 1);
+}
+
+TEST_F(HeartbeatsTest, ARankThatAwaitsManyReadsFewAndFindsTheDeadOne) {
+  constexpr int size = 100;
+  std::vector<Heartbeats> ranks;
+  ranks.reserve(size);
+  for (int r = 0; r < size; ++r) ranks.emplace_back(init_of(r, size));
+  std::vector<Heartbeats*> beating;
+  for (int r = 1; r < size; ++r)
+    if (r != 77) beating.push_back(&ranks[static_cast<std::size_t>(r)]);
+  std::vector<int> awaited(size - 1);
+  std::iota(awaited.begin(), awaited.end(), 1);
+  now += 1s;
+  for (auto* other : beating) EXPECT_FALSE(other->look(now, {}));
+  store->reads = 0;
+  EXPECT_FALSE(ranks[0].look(now, awaited));
+  EXPECT_LE(store->reads, 33);
+  const auto error = pass(14s, ranks[0], awaited, beating);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->where().rank, 77);
+}
+
+TEST_F(HeartbeatsTest, WhileTheStoreThrowsNoRankIsJudged) {
+  Heartbeats reader(init_of(0));
+  Heartbeats peer(init_of(1));
+  EXPECT_FALSE(pass(5s, reader, {1}, {&peer}));
+  store->state = CountingStore::State::ended;
+  EXPECT_FALSE(pass(60s, reader, {1}));
+  EXPECT_TRUE(reader.store_answers());
+}
+
+TEST_F(HeartbeatsTest, ASilentStoreIsAnErrorOnlyOfARankThatWaits) {
+  auto init = init_of(0);
+  init.dead_after = 1s;
+  Heartbeats reader(init);
+  store->state = CountingStore::State::silent;
+  store->writes = 0;
+  EXPECT_FALSE(pass(2s, reader, {}, {}, 400ms));
+  EXPECT_FALSE(reader.store_answers());
+  const auto error = pass(2s, reader, {1}, {}, 400ms);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), Errc::peer_lost);
+  EXPECT_EQ(error->where().rank, -1);
+  EXPECT_TRUE(error->message().starts_with("the store has not answered rank 0 for 1."));
+  EXPECT_EQ(store->writes, 0) << "a write would block";
+}
+
+TEST_F(HeartbeatsTest, AStoreThatEndsAfterItWasSilentStaysSilent) {
+  auto init = init_of(0);
+  init.dead_after = 1s;
+  Heartbeats reader(init);
+  store->state = CountingStore::State::silent;
+  EXPECT_FALSE(pass(100ms, reader, {1}));
+  store->state = CountingStore::State::ended;  // The kernel has given up the connection.
+  std::optional<Error> error;
+  for (const auto limit = Deadline::after(5s); !error && !limit.expired();) {
+    std::this_thread::sleep_for(20ms);
+    now = Heartbeats::Clock::now();
+    error = reader.look(now, std::vector{1});
+  }
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->where().rank, -1);
+}
+
+TEST_F(HeartbeatsTest, ThreadsOfOneProcessAndZeroTakeNoRoundTrips) {
+  auto off = init_of(0);
+  off.dead_after = 0s;
+  Heartbeats never(off);
+  EXPECT_FALSE(pass(60s, never, {1}));
+  EXPECT_EQ(store->reads + store->writes, 0);
+  auto threads = init_of(0);
+  threads.store = make_memory_store();
+  EXPECT_FALSE(Heartbeats(threads).is_on());
+  EXPECT_TRUE(Heartbeats(init_of(0)).is_on());
+}
+
+TEST(StoppedProcess, IsDeadWhenItWasStoppedAtEveryLookForTheTime) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const auto change = [&](int signal, int options) {
+    ::kill(child, signal);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, options), child);
+  };
+  auto now = internal::StoppedProcess::Clock::now();
+  internal::StoppedProcess watched(10s);
+  const auto time_of_death = [&](std::chrono::seconds limit) {
+    for (auto passed = 0ms; passed < limit; passed += 20ms) {
+      if (watched.is_dead(child, now)) return passed;
+      now += 20ms;
+    }
+    return -1ms;
+  };
+  EXPECT_EQ(time_of_death(60s), -1ms);
+  change(SIGSTOP, WUNTRACED);
+  EXPECT_EQ(time_of_death(8s), -1ms);
+  change(SIGCONT, WCONTINUED);
+  EXPECT_EQ(time_of_death(1s), -1ms);
+  change(SIGSTOP, WUNTRACED);
+  now += 1h;  // The reader was stopped, too.
+  const auto died = time_of_death(60s);
+  EXPECT_GE(died, 10s);
+  EXPECT_LE(died, 11s);
+  internal::StoppedProcess never(0s);
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(never.is_dead(child, now += 100ms));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace tutti::test
