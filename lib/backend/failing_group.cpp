@@ -30,12 +30,12 @@ Error FailingGroup::fail(const Failure& failure) noexcept {
 
 Error FailingGroup::await_failure(const Failure& failure) noexcept {
   const auto limit = Deadline::after(2s);
-  while (!limit.expired()) {
+  while (!limit.expired() && !agreement_.is_silent()) {
     {
       std::unique_lock lock(mutex_);
       if (settled_.wait_for(lock, 5ms, [&] { return cause_.has_value(); })) return *cause_;
     }
-    if (poll_peers(failure.status) || agreement_.is_silent()) break;
+    if (poll_peers(failure.status)) break;
   }
   return fail(failure);
 }

@@ -115,7 +115,9 @@ void Heartbeats::beat() {
 }
 
 std::optional<Error> Heartbeats::judge_store(std::span<const int> awaited) {
-  if (awaited.empty()) store_silence_ = 0ns;
+  // A wait that has just begun was not seen yet.
+  if (awaited.empty())
+    store_silence_ = std::min<std::chrono::nanoseconds>(store_silence_, 2 * interval_);
   if (!is_on() || store_silence_ < dead_after_) return std::nullopt;
   for (const int rank : awaited)
     if (const int process = stopped_process(peers_[rank].beat); process != 0)
