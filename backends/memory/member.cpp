@@ -39,6 +39,7 @@ Member::Member(const BackendInit& init, Membership made)
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       peer_memory_(made_, init.name, init.logger),
+      stopped_peers_(static_cast<std::size_t>(init.size), stopped_process()),
       agreement_(init.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
 }
@@ -391,8 +392,16 @@ std::optional<Error> Member::failure() noexcept {
     if (cause_) return cause_;
   }
   if (is_broken()) return cause();
-  if (const int dead = checked_ ? find_dead() : -1; dead >= 0)
-    return fail(dead_error(names_, dead));
+  if (!checked_) return std::nullopt;
+  if (const int dead = find_dead(); dead >= 0) return fail(dead_error(names_, dead));
+  // A call waits for the records of all ranks before it is launched.
+  std::optional<Error> stopped;
+  {
+    const std::lock_guard lock(mutex_);
+    for (int r = 0; r < size_ && !stopped; ++r)
+      stopped = find_stopped(r, stopped_peers_[static_cast<std::size_t>(r)]);
+  }
+  if (stopped) return fail(*stopped);
   return std::nullopt;
 }
 

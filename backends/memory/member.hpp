@@ -268,6 +268,7 @@ class Member {
   bool failing_ = false;
   std::optional<Error> cause_;
   std::function<void(const Error&)> listener_;
+  std::vector<internal::StoppedProcess> stopped_peers_;  // In checked mode, under mutex_.
   internal::Agreement agreement_;
 };
 

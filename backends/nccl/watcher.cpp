@@ -18,6 +18,8 @@ using namespace std::chrono_literals;
 
 /// The time for which a message of a rank that has left may still arrive.
 constexpr auto last_message = 200ms;
+/// A call that has run for this long may wait for a peer that does not respond.
+constexpr auto patience_with_peers = 100ms;
 /// NCCL compares nothing, so the ranks compare their calls this often, after the fact.
 constexpr auto comparison_interval = 500ms;
 
@@ -35,6 +37,7 @@ Watcher::Watcher(std::shared_ptr<Gpu> gpu, const BackendInit& init,
       history_(history) {}
 
 void Watcher::start(std::shared_ptr<void> owner) {
+  heartbeats_.emplace(init_);
   try {
     thread_ = std::thread([this, owner = std::move(owner)] { work(); });
   } catch (const std::system_error& error) {
@@ -96,15 +99,23 @@ bool Watcher::await_work(States& states) {
     return stop_ || !pending_.empty() || (failure_.is_broken() && !drained_);
   };
   while (!awake()) {
-    if (!has_graphs_ && is_compared_) {
+    if (!has_graphs_ && is_compared_ && !heartbeats_->is_on()) {
       changed_.wait(lock, [&] { return awake() || has_graphs_; });
       continue;
     }
-    if (changed_.wait_for(lock, is_compared_ ? rarest_look : comparison_interval, awake)) break;
+    const std::chrono::nanoseconds pause = is_compared_ ? rarest_look : comparison_interval;
+    const auto beats = heartbeats_->is_on() ? heartbeats_->pause() : pause;
+    if (changed_.wait_for(lock, std::min(pause, beats), awake)) break;
     const bool graphs = has_graphs_;
+    const bool compares = has_graphs_ || !is_compared_;
     lock.unlock();
-    if (graphs) look_at_graphs();
-    compare_calls(Clock::now());
+    const auto now = Clock::now();
+    look_at_beats({}, now);
+    if (graphs && now >= next_look_at_graphs_) {
+      next_look_at_graphs_ = now + pause;
+      look_at_graphs();
+    }
+    if (compares) compare_calls(now);
     lock.lock();
   }
   states = pending_;
@@ -161,6 +172,8 @@ void Watcher::compare_calls(Clock::time_point now) noexcept {
   if (now < next_comparison_ || init_.size == 1 || failure_.is_broken()) return;
   next_comparison_ = now + comparison_interval;
   const bool changed = history_.has_changed();
+  // A comparison writes, and would block if the store does not answer.
+  if (changed && !heartbeats_->ask_store()) return;
   try {
     const auto found =
         changed ? failure_.agreement().compare_calls(init_.name, init_.name, history_.take(), true)
@@ -194,11 +207,35 @@ void Watcher::tick(const States& states) {
     if (state->limit().time() > now || state->poll()) continue;
     return failure_.fail_late(state->op(), state->call(), state->since());
   }
+  look_at_beats(states, now);
   compare_calls(now);
-  if (now < next_look_) return;
+  if (now < next_look_ || !heartbeats_->store_answers()) return;
   look_at_peers(states, now);
   // A slow store takes at most a third of the thread's time.
   next_look_ = std::max(next_look_, Clock::now() + 2 * (Clock::now() - now));
+}
+
+/// Breaks the group if a rank does not respond for which a call has waited for a while.
+void Watcher::look_at_beats(const States& states, Clock::time_point now) {
+  if (!heartbeats_->is_on() || now < next_look_at_beats_ || failure_.is_broken()) return;
+  next_look_at_beats_ = now + heartbeats_->pause() / 4;
+  std::vector<int> awaited;
+  for (const auto& state : states) {
+    if (now - state->since() < patience_with_peers || state->HostState::done()) continue;
+    if (state->is_message()) {
+      awaited.push_back(state->op().peer);
+      continue;
+    }
+    awaited.clear();  // A collective waits for all.
+    for (int r = 0; r < init_.size; ++r) awaited.push_back(r);
+    break;
+  }
+  std::erase(awaited, init_.rank);
+  std::ranges::sort(awaited);
+  awaited.erase(std::ranges::unique(awaited).begin(), awaited.end());
+  const auto dead = heartbeats_->look(now, awaited);
+  failure_.agreement().set_silent(!heartbeats_->store_answers());
+  if (dead) (void)failure_.fail({.cause = *dead});
 }
 
 void Watcher::look_at_peers(const States& states, Clock::time_point now) {

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "backend/call_history.hpp"
+#include "backend/heartbeats.hpp"
 #include "communicator.hpp"
 #include "failure.hpp"
 #include "launcher.hpp"
@@ -21,8 +23,7 @@ namespace tutti::backend::nccl {
 /// of NCCL and of the peers, and aborts the group when it has broken.
 ///
 /// Called from any thread. `mutex_` guards pending_, has_graphs_, is_compared_, drained_ and stop_;
-/// no other lock is taken under it. next_look_, next_comparison_ and gone_since_ belong to the
-/// thread.
+/// no other lock is taken under it. heartbeats_, the moments and gone_since_ belong to the thread.
 class Watcher {
  public:
   /// The arguments outlive it.
@@ -33,7 +34,7 @@ class Watcher {
   Watcher& operator=(const Watcher&) = delete;
 
   /// Starts the thread, which keeps `owner` alive until the thread ends. `owner` contains this
-  /// object. @throws Error resource_exhausted.
+  /// object. @throws Error resource_exhausted, and errors of the store.
   void start(std::shared_ptr<void> owner);
   /// Ends the call when it has run or when the group has broken.
   void watch(const std::shared_ptr<EventState>& state);
@@ -59,6 +60,7 @@ class Watcher {
   void look_at_graphs() noexcept;
   void compare_calls(Clock::time_point now) noexcept;
   void look_at_peers(const States& states, Clock::time_point now);
+  void look_at_beats(const States& states, Clock::time_point now);
   void drain() noexcept;
   bool await_idle(Deadline limit) noexcept;
 
@@ -78,8 +80,11 @@ class Watcher {
   bool drained_ = false;     // The group is broken and no operation runs any more.
   bool stop_ = false;
 
+  std::optional<internal::Heartbeats> heartbeats_;  // Set by start().
   Clock::time_point next_look_{};
   Clock::time_point next_comparison_{};
+  Clock::time_point next_look_at_graphs_{};
+  Clock::time_point next_look_at_beats_{};
   // When a departed rank was first seen to have left.
   std::map<int, Clock::time_point> gone_since_;
   std::thread thread_;

@@ -93,37 +93,69 @@ class Lines {
 };
 
 TEST_P(Stalls, ARankThatStopsForGoodIsNamedByAllSurvivorsInTime) {
-  for (const auto what : {Wait::barrier, Wait::all_reduce, Wait::broadcast, Wait::recv, Wait::send})
-    for (const std::size_t count : {std::size_t{2}, std::size_t{1} << 20}) {
-      if (what == Wait::barrier && count > 2) continue;
-      if (what == Wait::send && count == 2) continue;  // Does not wait for its receiver.
-      on_processes({.size = 4}, [&](RankProcess& rank) {
-        const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
-        auto group = ProcessGroup::create(options_of(rank, "stopped"));
-        std::vector<float> data(count, 1);
-        group.barrier();
-        if (rank.last()) {
-          ::raise(SIGSTOP);
-          expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+  struct Case {
+    Wait what;
+    std::size_t count;
+  };
+  // A small send does not wait for its receiver.
+  for (const auto& [what, count] :
+       {Case{Wait::barrier, 2}, Case{Wait::all_reduce, 1 << 20}, Case{Wait::broadcast, 1 << 20},
+        Case{Wait::recv, 2}, Case{Wait::send, 1 << 20}}) {
+    on_processes({.size = 4}, [&](RankProcess& rank) {
+      const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+      auto group = ProcessGroup::create(options_of(rank, "stopped"));
+      std::vector<float> data(count, 1);
+      group.barrier();
+      if (rank.last()) {
+        ::raise(SIGSTOP);
+        expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+          for (;;) call(group, what, data);
+        });
+        return std::string();
+      }
+      wait_until_stopped(rank.process(3));
+      const auto start = Clock::now();
+      const auto error =
+          expect_error(Errc::peer_lost, {"rank 3 has not responded for", "is stopped"}, [&] {
             for (;;) call(group, what, data);
           });
-          return std::string();
-        }
-        wait_until_stopped(rank.process(3));
-        const auto start = Clock::now();
-        const auto error =
-            expect_error(Errc::peer_lost, {"rank 3 has not responded for", "is stopped"}, [&] {
-              for (;;) call(group, what, data);
-            });
-        EXPECT_LT(Clock::now() - start, dead_after + 1s * patience()) << error.what();
-        EXPECT_GE(Clock::now() - start, dead_after * 8 / 10) << error.what();
-        EXPECT_EQ(error.where().rank, 3) << error.what();
-        expect_error(Errc::aborted, {"first cause", "rank 3"}, [&] { group.barrier(); });
-        rank.barrier(3);
-        if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
-        return std::string();
+      EXPECT_LT(Clock::now() - start, dead_after + 1s * patience()) << error.what();
+      EXPECT_GE(Clock::now() - start, dead_after * 8 / 10) << error.what();
+      EXPECT_EQ(error.where().rank, 3) << error.what();
+      expect_error(Errc::aborted, {"first cause", "rank 3"}, [&] { group.barrier(); });
+      rank.barrier(3);
+      if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
+      return std::string();
+    });
+  }
+}
+
+TEST_P(Stalls, InCheckedModeAStoppedRankIsNamedToo) {
+  on_processes({.size = 4}, [&](RankProcess& rank) {
+    const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+    auto options = options_of(rank, "checked");
+    options.checked = true;
+    auto group = ProcessGroup::create(options);
+    group.barrier();
+    if (rank.last()) {
+      ::raise(SIGSTOP);
+      expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+        for (;;) group.barrier();
       });
+      return std::string();
     }
+    wait_until_stopped(rank.process(3));
+    const auto start = Clock::now();
+    const auto error = expect_error({Errc::peer_lost, Errc::aborted},
+                                    {"rank 3 has not responded for", "is stopped"}, [&] {
+                                      for (;;) group.barrier();
+                                    });
+    EXPECT_LT(Clock::now() - start, dead_after + 1s * patience()) << error.what();
+    EXPECT_EQ(error.where().rank, 3) << error.what();
+    rank.barrier(3);
+    if (rank.rank() == 0) ::kill(rank.process(3), SIGCONT);
+    return std::string();
+  });
 }
 
 TEST_P(Stalls, AShortStopASlowRankAndAStopOfAllRaiseNoAlarm) {

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <atomic>
+#include <optional>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "backends/nccl/groups.hpp"
@@ -321,6 +324,66 @@ TEST_F(Failing, ARankThatLeavesIsPeerLostToTheOther) {
       });
     at.free(data);
   });
+}
+
+/// A store of processes in which the beats of a rank can end, as if it had stopped.
+class MuteStore final : public Store {
+ public:
+  explicit MuteStore(std::shared_ptr<Store> base, std::atomic<bool>& mute)
+      : base_(std::move(base)), mute_(mute) {}
+  using Store::set;
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    if (!mute_ || key.find("agreement/beat/") == std::string_view::npos) base_->set(key, value);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
+  Bytes get(std::string_view key, Deadline deadline) override { return base_->get(key, deadline); }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    return base_->add(key, delta);
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return base_->erase(key); }
+
+ private:
+  std::shared_ptr<Store> base_;
+  std::atomic<bool>& mute_;
+};
+
+TEST_F(Failing, ARankThatDoesNotRespondIsNamedInTime) {
+  std::atomic<bool> mute{false};
+  RankBarrier barrier(2);
+  on_members(
+      2, [](int rank) { return rank; },
+      [&](int rank, const std::shared_ptr<Store>& base) {
+        static std::atomic<bool> never{false};
+        return make_group(rank, 2, std::make_shared<MuteStore>(base, rank == 1 ? mute : never),
+                          {.timeout = 60s, .dead_after = 1s});
+      },
+      [&](const Member& at) {
+        const TensorView data = at.make();
+        at.fill(data, 1);
+        at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+        at.group.barrier();
+        if (at.rank == 0) {  // A slow peer, for longer than a dead one is waited for.
+          at.group.barrier();
+        } else {
+          std::this_thread::sleep_for(2s);
+          at.group.barrier();
+          mute = true;
+        }
+        barrier.wait();
+        if (at.rank == 0) {
+          const auto start = SteadyClock::now();
+          const auto error = expect_error(Errc::peer_lost, {"rank 1 has not responded for"},
+                                          [&] { at.group.barrier(); });
+          EXPECT_EQ(error.where().rank, 1);
+          EXPECT_LT(SteadyClock::now() - start, 2s * patience());
+        }
+        barrier.wait();
+        at.free(data);
+      });
 }
 
 // An abort that hangs longer than the backend's bound, and the error text.

@@ -55,6 +55,7 @@ struct Member {
 struct GroupSetup {
   std::chrono::nanoseconds timeout = 10s;
   backend::nccl::Apis apis = nccl_double::apis();
+  std::chrono::nanoseconds dead_after{};
 };
 
 /// Makes the backend of one rank; blocks until all ranks have joined.
@@ -69,7 +70,8 @@ inline std::unique_ptr<Backend> make_backend(int rank, int size,
                                    .args = {},
                                    .device = {DeviceType::cuda, rank},
                                    .timeout = setup.timeout,
-                                   .logger = [](LogLevel, std::string_view) {}},
+                                   .logger = [](LogLevel, std::string_view) {},
+                                   .dead_after = setup.dead_after},
                                   setup.apis);
 }
 
