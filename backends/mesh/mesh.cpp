@@ -176,7 +176,7 @@ std::vector<int> Mesh::awaited_peers() const {
       if (m->since_) peers.push_back(m->peer_);
   }
   std::ranges::sort(peers);
-  peers.erase(std::ranges::unique(peers).begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;
 }
 

@@ -232,7 +232,7 @@ void Watcher::look_at_beats(const States& states, Clock::time_point now) {
   }
   std::erase(awaited, init_.rank);
   std::ranges::sort(awaited);
-  awaited.erase(std::ranges::unique(awaited).begin(), awaited.end());
+  awaited.erase(std::unique(awaited.begin(), awaited.end()), awaited.end());
   const auto dead = heartbeats_->look(now, awaited);
   failure_.agreement().set_silent(!heartbeats_->store_answers());
   if (dead) (void)failure_.fail({.cause = *dead});

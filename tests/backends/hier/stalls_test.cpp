@@ -98,18 +98,18 @@ TEST_P(Stalls, ARankThatStopsForGoodIsNamedByAllSurvivorsInTime) {
     std::size_t count;
   };
   // A small send does not wait for its receiver.
-  for (const auto& [what, count] :
+  for (const Case& c :
        {Case{Wait::barrier, 2}, Case{Wait::all_reduce, 1 << 20}, Case{Wait::broadcast, 1 << 20},
         Case{Wait::recv, 2}, Case{Wait::send, 1 << 20}}) {
     on_processes({.size = 4}, [&](RankProcess& rank) {
       const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
       auto group = ProcessGroup::create(options_of(rank, "stopped"));
-      std::vector<float> data(count, 1);
+      std::vector<float> data(c.count, 1);
       group.barrier();
       if (rank.last()) {
         ::raise(SIGSTOP);
         expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
-          for (;;) call(group, what, data);
+          for (;;) call(group, c.what, data);
         });
         return std::string();
       }
@@ -117,7 +117,7 @@ TEST_P(Stalls, ARankThatStopsForGoodIsNamedByAllSurvivorsInTime) {
       const auto start = Clock::now();
       const auto error =
           expect_error(Errc::peer_lost, {"rank 3 has not responded for", "is stopped"}, [&] {
-            for (;;) call(group, what, data);
+            for (;;) call(group, c.what, data);
           });
       EXPECT_LT(Clock::now() - start, dead_after + 1s * patience()) << error.what();
       EXPECT_GE(Clock::now() - start, dead_after * 8 / 10) << error.what();

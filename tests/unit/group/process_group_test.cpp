@@ -1,9 +1,11 @@
 #include <tutti/process_group.hpp>
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include <tutti/sync.hpp>
 
 #include "support/errors.hpp"
+#include "support/scoped_variables.hpp"
 
 namespace tutti::test {
 namespace {
@@ -131,6 +134,24 @@ TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
   owner.barrier();
   group = std::move(owner);
   group.barrier();
+}
+
+TEST(ProcessGroup, ATimeOfDeathThatIsNonsenseIsRefused) {
+  using namespace std::chrono_literals;
+  for (const std::chrono::nanoseconds wrong :
+       {-1ns, 1ns, std::chrono::nanoseconds(99ms), std::chrono::nanoseconds(25h)})
+    expect_error(Errc::invalid_argument, {"dead_after", "0 (never)", "24 h"},
+                 [&] { (void)ProcessGroup::create({.dead_after = wrong}); });
+  for (const char* value : {"-1", "1.5", "ten", "86401"}) {
+    const ScopedVariables set{{"TUTTI_DEAD_AFTER", value}};
+    expect_error(Errc::invalid_argument, {"TUTTI_DEAD_AFTER", std::string("'") + value + "'"},
+                 [] { (void)ProcessGroup::create({}); });
+    EXPECT_NO_THROW((void)ProcessGroup::create({.dead_after = 1s})) << "the variable is not asked";
+  }
+  for (const char* value : {"", "0", "86400"}) {
+    const ScopedVariables set{{"TUTTI_DEAD_AFTER", value}};
+    EXPECT_NO_THROW((void)ProcessGroup::create({}));
+  }
 }
 
 TEST(ProcessGroup, EndsWithItsLastHandle) {
