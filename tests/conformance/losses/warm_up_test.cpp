@@ -333,7 +333,7 @@ TEST(WarmUpAlone, GradientsOfOtherShapesAreNotMixed) {
   loss.start_step(0);
   const std::vector<double> logits{1, 2};
   const std::vector<std::int64_t> targets{0, 1};
-  expect_error(Errc::invalid_argument, {"f32 [2, 1] on cpu", "logits are f64 [2]"}, [&] {
+  expect_error(Errc::invalid_argument, {"f32 [2, 1] on cpu", "it must be f64 [2]"}, [&] {
     loss({logits, targets});
   });
 }
@@ -391,7 +391,7 @@ TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {
     ASSERT_EQ(target.save(), before);
   };
   refused("the given state (0 bytes) is not a saved state", "");
-  refused("no saved state", std::string(1000, 'x'));
+  refused("is not a saved state", std::string(1000, 'x'));
   for (std::size_t size = 0; size < state.size(); ++size) refused("", state.substr(0, size));
   refused("damaged", state + "x");
   for (std::size_t i = 0; i < state.size(); ++i) {
@@ -399,7 +399,7 @@ TEST(WarmUpAlone, WhatWasNotSavedIsRefusedAndChangesNothing) {
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
     refused("", damaged);
   }
-  refused("counts epochs, this one steps", make(three_phases(false)).save());
+  refused("counts epochs, this one counts steps", make(three_phases(false)).save());
   WarmUp shorter(
       CrossEntropy({.classes = classes}),
       std::make_unique<SmoothAp>(losses::SmoothApOptions{.classes = classes, .pool = {.queue = 5}}),
