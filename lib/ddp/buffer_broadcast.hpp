@@ -15,6 +15,7 @@ class BufferBroadcast {
   /// Collective. Overwrites the buffers of every rank with rank 0's values, in the order of
   /// `stream`.
   void run(Stream stream = {});
+  const std::vector<Parameter>& list() const noexcept { return buffers_; }
   BufferBroadcast(const BufferBroadcast&) = delete;
   ~BufferBroadcast();
 

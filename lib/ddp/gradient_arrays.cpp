@@ -23,10 +23,11 @@ std::byte* at(void* data, std::int64_t offset, DType dtype) {
 
 GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
                                const std::vector<Ids>& buckets, const CallOptions& call,
-                               std::size_t large)
+                               std::size_t large, int generation)
     : group_(group),
       parameters_(parameters),
       large_(large),
+      generation_(generation),
       probe_(group.memory(), Shape{1}, DType::u8),
       locations_(parameters.size()) {
   std::array<std::int64_t, dtype_count> numel{};
@@ -56,7 +57,6 @@ void GradientArrays::set_copied(bool large) noexcept {
 
 void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
   std::array<std::int64_t, dtype_count> next{};
-  const int generation = buckets_.empty() ? 0 : buckets_.front().generation() + 1;
   buckets_.clear();
   buckets_.reserve(buckets.size());
   for (const Ids& members : buckets) {
@@ -82,7 +82,7 @@ void GradientArrays::lay_out(const std::vector<Ids>& buckets) {
     buckets_
         .emplace_back(group_, buffer, std::make_shared<const Bucket::Slices>(std::move(slices)),
                       index, static_cast<int>(buckets.size()))
-        .set_generation(generation);
+        .set_generation(generation_);
     begin += numel;
     for (std::size_t i = 0; i < ids.size(); ++i)
       locations_[ids[i]] = {index, buckets_.back().gradient(i)};
@@ -98,6 +98,7 @@ void GradientArrays::rearrange(const std::vector<Ids>& buckets) {
     memory.copy(copies.back().data(), array.data.data(), array.data.bytes(), {});
     clear(all_of(array), {});
   }
+  ++generation_;
   lay_out(buckets);
   for (const Bucket& bucket : before) {
     const auto array = std::ranges::find(arrays_, bucket.buffer().dtype, &Array::dtype);

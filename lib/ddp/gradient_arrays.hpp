@@ -18,8 +18,10 @@ class GradientArrays {
  public:
   /// Collective: registers the arrays, which start as zeros.
   /// @param large  gradients of this many bytes or more lie behind the others of their bucket.
+  /// @param generation  of the buckets.
   GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
-                 const std::vector<Ids>& buckets, const CallOptions& call, std::size_t large);
+                 const std::vector<Ids>& buckets, const CallOptions& call, std::size_t large,
+                 int generation);
 
   /// Moves the gradients with their values into other buckets. No call may be under way.
   void rearrange(const std::vector<Ids>& buckets);
@@ -29,6 +31,7 @@ class GradientArrays {
 
   std::span<Bucket> buckets() noexcept { return buckets_; }
   std::span<const Bucket> buckets() const noexcept { return buckets_; }
+  int generation() const noexcept { return generation_; }
   int bucket_of(std::size_t id) const noexcept { return locations_[id].bucket; }
   const TensorView& gradient(std::size_t id) const noexcept { return locations_[id].place; }
   bool is_large(std::size_t id) const noexcept { return parameters_[id].value.bytes() >= large_; }
@@ -63,6 +66,7 @@ class GradientArrays {
   ProcessGroup& group_;
   std::span<const Parameter> parameters_;
   std::size_t large_;
+  int generation_;
   Tensor probe_;  // The byte that wait_for() copies; no kernel uses it.
   std::vector<Array> arrays_;
   bool past_cache_ = false;  // Copies on the host need not stay in the cache.

@@ -7,6 +7,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -36,7 +37,8 @@ constexpr std::size_t large_gradient = 1 << 20;
 }  // namespace
 
 struct GradientReducer::Impl {
-  Impl(ProcessGroup& g, std::vector<Parameter> p, const ReducerOptions& o, std::vector<Parameter> b)
+  Impl(ProcessGroup& g, std::vector<Parameter> p, const ReducerOptions& o, std::vector<Parameter> b,
+       int generation = 0)
       : group(g.share()),
         options(o),
         parameters(std::move(p)),
@@ -47,7 +49,8 @@ struct GradientReducer::Impl {
         arrays(group, parameters, assign_buckets(parameters, initial_order(parameters.size()), o),
                call,
                on_host && !o.gradient_as_bucket_view ? large_gradient
-                                                     : std::numeric_limits<std::size_t>::max()),
+                                                     : std::numeric_limits<std::size_t>::max(),
+               generation),
         status(group, parameters, o),
         gradients(parameters.size()),
         marked(parameters.size()),
@@ -62,7 +65,21 @@ struct GradientReducer::Impl {
     arrays.wait_for({});
   }
 
-  void set_divisor(double d) { divisor = d == 0 ? group.size() : d; }
+  /// A reducer over `g` that goes on for `old`. Collective.
+  Impl(ProcessGroup& g, const Impl& old)
+      : Impl(g, old.parameters, old.options, old.buffers.list(), old.arrays.generation() + 1) {
+    set_divisor(old.wanted_divisor);
+    set_hook(old.hook);
+  }
+
+  void set_divisor(double d) {
+    wanted_divisor = d;
+    divisor = d == 0 ? group.size() : d;
+  }
+  void set_hook(CommHook h) {
+    hook = std::move(h);
+    arrays.set_copied(hook != nullptr);
+  }
   std::string name_of(std::size_t id) const { return ddp::name_of(parameters, id); }
 
   void name_launches();
@@ -79,8 +96,10 @@ struct GradientReducer::Impl {
   void write_back(std::size_t bucket);
   void rebuild();
   void reset();
+  void drop_step();
   [[noreturn]] void end_with_mistake(const std::string& what);
   [[noreturn]] void abandon(std::exception_ptr why);
+  void end_calls() noexcept;
 
   ProcessGroup group;
   const ReducerOptions options;
@@ -105,6 +124,7 @@ struct GradientReducer::Impl {
   std::exception_ptr failed;          // The exception of the last mark.
   std::size_t next = 0;               // Index of the next bucket to launch.
   std::int64_t step = 0;
+  double wanted_divisor = 0;  // 0: the number of ranks.
   double divisor = 1;
   int no_sync = 0;
   std::vector<Launch> launches;  // Declared after the arrays, so that Works end first.
@@ -405,7 +425,7 @@ void GradientReducer::Impl::reset() {
   }
 }
 
-/// Aborts the group after an error of a call or a hook, waits for the calls under way, and throws.
+/// Ends the calls under way after an error of a call or a hook, and throws it.
 void GradientReducer::Impl::abandon(std::exception_ptr why) {
   try {
     try {
@@ -418,6 +438,12 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   } catch (const std::bad_alloc&) {
     broken.emplace();
   }
+  end_calls();
+  std::rethrow_exception(why);
+}
+
+/// Aborts the group with the reason in `broken`, and waits for the calls under way.
+void GradientReducer::Impl::end_calls() noexcept {
   const auto text = tutti::internal::described(Errc::aborted, [&] {
     return Error(Errc::aborted, fmt::format("GradientReducer: step {}: {}", step, *broken));
   });
@@ -425,23 +451,27 @@ void GradientReducer::Impl::abandon(std::exception_ptr why) {
   const auto collect = [](Work& work) {
     try {
       work.wait();
-    } catch (...) {  // `why` was the first error.
+    } catch (...) {  // The first error counts.
     }
   };
   for (Launch& launch : launches) std::ranges::for_each(launch.works, collect);
   collect(status_work);
   collect(rows.work());
   in_step = false;
-  std::rethrow_exception(why);
 }
 
-}  // namespace ddp
+/// Drops an unfinished step: its calls use the arrays no more.
+void GradientReducer::Impl::drop_step() {
+  if (!in_step) return;
+  broken = "set_group() was called within the step";
+  end_calls();
+}
 
-namespace [[gnu::visibility("default")]] ddp {
+namespace {
 
-GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
-                                 const ReducerOptions& options,
-                                 std::vector<Parameter> buffers) try {
+/// Collective. Checks the arguments of a reducer, and compares those of all ranks.
+void start(ProcessGroup& group, std::span<const Parameter> parameters,
+           std::span<const Parameter> buffers, const ReducerOptions& options) {
   compare_descriptions(group, parameters, buffers, options);
   if (const Device device = group.memory().device();
       options.average_over_rows && device.type != DeviceType::cpu)
@@ -450,6 +480,17 @@ GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> par
                     "group works on {}; mark sums, and call set_divisor() with the number of all "
                     "rows before the first mark",
                     to_string(device));
+}
+
+}  // namespace
+}  // namespace ddp
+
+namespace [[gnu::visibility("default")]] ddp {
+
+GradientReducer::GradientReducer(ProcessGroup& group, std::vector<Parameter> parameters,
+                                 const ReducerOptions& options,
+                                 std::vector<Parameter> buffers) try {
+  start(group, parameters, buffers, options);
   impl_ = std::make_unique<Impl>(group, std::move(parameters), options, std::move(buffers));
 } catch (...) {
   internal::end_calls(group);
@@ -523,8 +564,18 @@ void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
       impl_->logger(LogLevel::info, "GradientReducer: a wrapper was applied to the hook");
   }
   for (Launch& launch : impl_->launches) launch.wait();  // Works may still use the old hook.
-  impl_->hook = std::move(hook);
-  impl_->arrays.set_copied(true);
+  impl_->set_hook(std::move(hook));
+}
+
+void GradientReducer::set_group(ProcessGroup& group) try {
+  if (impl_->no_sync > 0)
+    internal::failf(Errc::invalid_argument,
+                    "GradientReducer::set_group was called within no_sync(); end the scope first");
+  impl_->drop_step();
+  start(group, impl_->parameters, impl_->buffers.list(), impl_->options);
+  impl_ = std::make_unique<Impl>(group, *impl_);
+} catch (...) {
+  internal::end_calls(group);
 }
 
 void GradientReducer::set_divisor(double divisor) {

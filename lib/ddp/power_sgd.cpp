@@ -7,11 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <tutti/ddp/hooks.hpp>
+#include <tutti/gather.hpp>
 
 #include "ddp/kept_arrays.hpp"
 #include "ddp/power_sgd_plan.hpp"
 #include "ddp/segments.hpp"
+#include "group/call.hpp"
 #include "values/fail.hpp"
 #include "values/saved_state.hpp"
 
@@ -113,6 +117,8 @@ void PowerSgdState::Impl::add_matrices(Plan& plan, const Bucket& bucket) const {
 
 std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
   auto plan = std::make_unique<Plan>();
+  plan->group = bucket.group().share();
+  plan->generation = bucket.generation();
   plan->options = &options;
   plan->slices = bucket.slices();
   add_matrices(*plan, bucket);
@@ -170,9 +176,11 @@ std::unique_ptr<Plan> PowerSgdState::Impl::make_plan(const Bucket& bucket) {
   return plan;
 }
 
-/// Stores the errors and factors that must outlive the plan.
+/// Stores the errors and factors that must outlive the plan. Those of a step that has not ended are
+/// none: m has the gradients, and q is not summed.
 void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_errors,
                                KeptArrays& of_factors) const {
+  if (!plan.is_whole) return;
   if (options.error_feedback) {
     for (const Segment& s : plan.compressed)
       put(of_errors, s.id, plan, part(plan.m, s.at, s.count));
@@ -187,8 +195,10 @@ void PowerSgdState::Impl::keep(Plan& plan, std::size_t index, KeptArrays& of_err
 
 Plan& PowerSgdState::Impl::plan_of(const Bucket& bucket) {
   const auto index = static_cast<std::size_t>(bucket.index());
-  if (index >= plans.size() || !same_slices(plans[index]->slices, bucket.slices())) {
-    // The buckets were rebuilt. This bucket and the later ones were not yet reduced in this step.
+  if (index >= plans.size() || plans[index]->generation != bucket.generation() ||
+      !same_slices(plans[index]->slices, bucket.slices())) {
+    // The buckets were rebuilt, or are those of another group. This bucket and the later ones were
+    // not yet reduced in this step.
     for (std::size_t i = index; i < plans.size(); ++i) keep(*plans[i], i, errors, factors);
     plans.resize(std::min(index, plans.size()));
     if (plans.size() != index)
@@ -218,6 +228,7 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
     plan.stream = stream;
   }
 
+  plan.is_whole = false;
   compress(plan, bucket, now);
   ProcessGroup& group = bucket.group();
   if (plan.device != nullptr) {  // Everything in the order of one stream.
@@ -228,6 +239,7 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
     sums[1] = group.all_reduce_async(plan.q.message(), plan.q.op(), bucket.call());
     sums[1].block_stream(plan.stream);
     decompress(plan, bucket);
+    plan.is_whole = true;
     return Work::all(sums);
   }
   // All ranks issue both calls here in the same order. project() runs between the two.
@@ -237,7 +249,10 @@ Work PowerSgdState::Impl::run(Form wanted, Bucket& bucket) {
         project(plan);
       });
   sums[1] = group.all_reduce_async(plan.q.message(), plan.q.op(), bucket.call());
-  return Work::all(sums).then([&plan, &bucket] { decompress(plan, bucket); });
+  return Work::all(sums).then([&plan, &bucket] {
+    decompress(plan, bucket);
+    plan.is_whole = true;
+  });
 }
 
 }  // namespace ddp
@@ -316,6 +331,46 @@ void PowerSgdState::load(std::string_view state) {
   impl_->errors = std::move(errors);
   impl_->factors = std::move(factors);
   impl_->plans.clear();
+}
+
+void PowerSgdState::set_group(ProcessGroup& group) try {
+  const CallOptions call{.name = "PowerSGD"};
+  const auto& o = impl_->options;
+  const auto mine = fmt::format(
+      "rank {}, start_step {}, min_compression_rate {}, error_feedback {}, warm_start {}, "
+      "orthogonalization_epsilon {} and seed {}",
+      o.rank, o.start_step, o.min_compression_rate, o.error_feedback, o.warm_start,
+      o.orthogonalization_epsilon, o.seed);
+  const auto all = all_gather_bytes(group, mine, call);
+  for (std::size_t r = 1; r < all.size(); ++r)
+    if (all[r] != all[0])
+      failf(Errc::mismatch,
+            "PowerSgdState::set_group: rank 0 has {}; rank {} has {}; they must be equal", all[0],
+            r, all[r]);
+  KeptArrays errors = impl_->errors;
+  KeptArrays factors = impl_->factors;
+  for (std::size_t i = 0; i < impl_->plans.size(); ++i) {
+    Plan& plan = *impl_->plans[i];
+    // No host has seen whether the last step of a device has ended.
+    if (plan.device == nullptr) impl_->keep(plan, i, errors, factors);
+  }
+  internal::Writer out;
+  out.u8(static_cast<std::uint8_t>(impl_->form)).i64(impl_->step);
+  factors.write(out);
+  std::string of_first(out.view());
+  broadcast_bytes(group, of_first, 0, call);
+  internal::Reader in(of_first, Errc::backend, "the state of rank 0");
+  const auto form = static_cast<Form>(in.u8());
+  const auto step = in.i64();
+  factors = KeptArrays::read(in);
+  in.end();
+  impl_->form = form;
+  impl_->step = step;
+  impl_->errors = std::move(errors);
+  impl_->factors = std::move(factors);
+  impl_->plans.clear();
+} catch (...) {
+  internal::end_calls(group);
 }
 
 Work power_sgd_hook(PowerSgdState& state, Bucket& bucket) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <tutti/ddp/device_arithmetic.hpp>
@@ -40,6 +41,9 @@ struct Summed {
 
 /// The compression of a bucket by PowerSGD. The arrays have the compute type.
 struct Plan {
+  std::optional<ProcessGroup> group{};  // Keeps the memory of the arrays alive.
+  int generation = 0;                   // Of the bucket.
+  bool is_whole = true;  // False while m and q are those of a step that has not ended.
   const PowerSgdOptions* options = nullptr;
   DeviceArithmetic* device = nullptr;  // Null for arrays on the host.
   Stream stream{};                     // Of the device.

@@ -58,6 +58,7 @@ struct ShardedUpdate::Impl {
   GradientReducer& reducer;
   bool active = true;    // False once the ShardedUpdate is destroyed.
   bool divided = false;  // True from the first step() on; buckets do not change after it.
+  int generation = 0;    // Of the divided buckets.
   bool reduced = false;  // True if gradients were reduced since the last step().
   std::chrono::nanoseconds timeout{};
   std::vector<Part> parts;  // Indexed by Bucket::index().
@@ -79,6 +80,10 @@ Work ShardedUpdate::Impl::reduce(Bucket& bucket) {
   timeout = bucket.call().timeout;
   if (bucket.is_last()) reduced = true;
   if (!active || !divided) return all_reduce_hook(bucket);
+  if (bucket.generation() != generation)
+    failf(Errc::invalid_argument,
+          "ShardedUpdate: the reducer has got another group since the last step; make a new "
+          "ShardedUpdate after set_group()");
   const auto& counts = parts[static_cast<std::size_t>(bucket.index())].counts;
   return bucket.group().reduce_scatter_async(bucket.buffer(), own_part(bucket), counts, bucket.op(),
                                              bucket.call());
@@ -86,6 +91,7 @@ Work ShardedUpdate::Impl::reduce(Bucket& bucket) {
 
 void ShardedUpdate::Impl::divide_buckets() {
   for (const Bucket& bucket : reducer.buckets()) {
+    generation = bucket.generation();
     Part& part = parts.emplace_back();
     part.counts = divide(bucket.buffer(), bucket.group().size());
     part.name = fmt::format("ddp parameters {}", bucket.index());

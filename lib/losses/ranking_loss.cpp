@@ -1,6 +1,10 @@
 #include <tutti/losses/ranking_loss.hpp>
 
+#include <span>
+
 #include <fmt/format.h>
+
+#include <tutti/gather.hpp>
 
 #include "group/call.hpp"
 #include "losses/options.hpp"
@@ -95,6 +99,21 @@ void RankingLoss::load(ProcessGroup& group, std::string_view state) {
 
 void RankingLoss::load(std::string_view state) {
   load_as(0, 1, state);
+}
+
+void RankingLoss::set_group(ProcessGroup& group, const CallOptions& call) try {
+  auto mine = queue_->save_own(temperature_);
+  internal::losses::named(name_, [&] {
+    if (gathers()) {
+      const auto state = queue_->merge(all_gather_bytes(group, mine, call));
+      temperature_ = queue_->load(state, group.rank(), group.size());
+    } else {  // The queue of each rank has all rows.
+      broadcast_bytes(group, mine, 0, call);
+      temperature_ = queue_->load(queue_->merge(std::span(&mine, 1)), 0, 1);
+    }
+  });
+} catch (...) {
+  internal::end_calls(&group);
 }
 
 void RankingLoss::load_as(int rank, int ranks, std::string_view state) try {

@@ -201,6 +201,52 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   return temperature;
 }
 
+std::string RowQueue::save_own(double temperature) const {
+  std::vector<std::int64_t> numbers;
+  for (const auto& segment : segments_)
+    for (std::int64_t i = 0; segment.rank == rank_ && i < segment.count; ++i)
+      numbers.push_back(segment.first + i);
+  Writer out;
+  out.list(numbers).text(save(own_, temperature));
+  return std::string(out.view());
+}
+
+std::string RowQueue::merge(std::span<const std::string> parts) const {
+  struct NumberedRow {
+    std::int64_t number;
+    std::size_t part;
+    std::size_t row;
+  };
+  std::vector<NumberedRow> order;
+  std::vector<RowQueue> queues;
+  double temperature = 0;
+  for (const auto& part : parts) {
+    Reader in(part, Errc::invalid_argument, "the queue of a rank");
+    const auto numbers = in.list();
+    auto& queue = queues.emplace_back(classes_, options_);
+    const auto its = queue.load(in.text(), 0, 1);
+    if (queues.size() == 1) temperature = its;
+    for (std::size_t i = 0; i < std::min(numbers.size(), queue.own_.size()); ++i)
+      order.push_back({numbers[i], queues.size() - 1, i});
+  }
+  std::ranges::stable_sort(order, {}, &NumberedRow::number);
+  // A rank may have ended one call more than the others.
+  drop(order, order.size() - std::min(order.size(), static_cast<std::size_t>(options_.queue)));
+  Rows all;
+  RowQueue merged(classes_, options_);
+  merged.calls_ = queues.front().calls_;
+  for (const auto& queue : queues) merged.next_ = std::max(merged.next_, queue.next_);
+  const auto columns = static_cast<std::ptrdiff_t>(classes_);
+  for (const auto& [number, part, row] : order) {
+    const auto& from = queues[part].own_;
+    const auto scores = from.scores.begin() + static_cast<std::ptrdiff_t>(row) * columns;
+    all.scores.insert(all.scores.end(), scores, scores + columns);
+    all.targets.push_back(from.targets[row]);
+    all.iid.push_back(from.iid[row]);
+  }
+  return merged.save(all, temperature);
+}
+
 void PoolRows::hold(std::vector<Tensor>&& arrays) {
   arrays_ = std::move(arrays);
   logits = arrays_[0];

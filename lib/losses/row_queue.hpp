@@ -65,6 +65,11 @@ class RowQueue {
   /// Restores `state` for `rank` of `ranks` ranks. Returns the temperature.
   /// @throws Error invalid_argument; nothing has changed then.
   double load(std::string_view state, int rank, int ranks);
+  /// Returns this rank's rows with their numbers.
+  std::string save_own(double temperature) const;
+  /// Returns the saved state of a queue with the rows of `parts`, which are those of save_own(),
+  /// in the order of their numbers. The temperature and the calls are those of the first part.
+  std::string merge(std::span<const std::string> parts) const;
 
  private:
   std::int64_t classes_;

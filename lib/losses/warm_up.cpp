@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <tutti/gather.hpp>
+
 #include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/over_ranks.hpp"
@@ -230,6 +232,27 @@ std::string WarmUp::save() const {
   return save_over(nullptr, {});
 }
 
+namespace {
+
+template <typename Schedule>
+void write_schedule(internal::Writer& out, const Schedule& schedule) {
+  out.i64(schedule.epoch).i64(schedule.step).u8(static_cast<std::uint8_t>(schedule.to_main));
+  out.i64(schedule.switch_step).u8(schedule.stepped ? 1 : 0);
+}
+
+template <typename Schedule>
+Schedule read_schedule(internal::Reader& in) {
+  Schedule schedule;
+  schedule.epoch = in.i64();
+  schedule.step = in.i64();
+  schedule.to_main = static_cast<decltype(schedule.to_main)>(in.u8());
+  schedule.switch_step = in.i64();
+  schedule.stepped = in.u8() != 0;
+  return schedule;
+}
+
+}  // namespace
+
 std::string WarmUp::save_over(ProcessGroup* group, const CallOptions& call) const {
   const auto& now = schedule_;
   agree(group,
@@ -237,10 +260,20 @@ std::string WarmUp::save_over(ProcessGroup* group, const CallOptions& call) cons
                     static_cast<int>(now.to_main), now.switch_step),
         call);
   internal::Writer out;
-  out.u8(counts_steps() ? 1 : 0).i64(now.epoch).i64(now.step);
-  out.u8(static_cast<std::uint8_t>(now.to_main)).i64(now.switch_step).u8(now.stepped ? 1 : 0);
+  out.u8(counts_steps() ? 1 : 0);
+  write_schedule(out, now);
   out.raw(group == nullptr ? main_->save() : main_->save(*group, call));
   return internal::seal(magic, out);
+}
+
+void WarmUp::set_group(ProcessGroup& group, const CallOptions& call) {
+  internal::Writer out;
+  write_schedule(out, schedule_);
+  std::string of_first(out.view());
+  broadcast_bytes(group, of_first, 0, call);
+  main_->set_group(group, call);
+  internal::Reader in(of_first, Errc::backend, "the schedule of rank 0");
+  schedule_ = read_schedule<Schedule>(in);
 }
 
 void WarmUp::load(ProcessGroup& group, std::string_view state) {
@@ -254,15 +287,8 @@ void WarmUp::load(std::string_view state) {
 void WarmUp::load_over(ProcessGroup* group, std::string_view state) {
   auto in = internal::unseal(magic, "saved state of warm_up", state).content;
   const bool saved_steps = in.u8() != 0;
-  Schedule saved;
-  saved.epoch = in.i64();
-  saved.step = in.i64();
-  const auto to_main = in.u8();
-  saved.to_main = static_cast<Switch>(to_main);
-  saved.switch_step = in.i64();
-  saved.stepped = in.u8() != 0;
-  if (saved.epoch < 0 || saved.step < 0 || to_main > static_cast<int>(Switch::done) ||
-      saved.switch_step < 0)
+  const auto saved = read_schedule<Schedule>(in);
+  if (saved.epoch < 0 || saved.step < 0 || saved.to_main > Switch::done || saved.switch_step < 0)
     failf(Errc::invalid_argument, "the saved state of warm_up is damaged ({} bytes)", state.size());
   const auto unit = [](bool steps) { return steps ? "steps" : "epochs"; };
   if (counts_steps() != saved_steps)

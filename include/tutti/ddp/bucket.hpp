@@ -28,7 +28,7 @@ struct Slice {
 
 /// Gradients that are reduced as one array. A value type that borrows the array from the reducer:
 /// valid while the reducer lives, and at most until it rebuilds its buckets at the end of the first
-/// step.
+/// step, or gets another group.
 ///
 /// Bucket i is launched before bucket i + 1, on all ranks. Index, slices and address are the same
 /// in all steps of one generation(), so a hook may keep state by index().
@@ -46,8 +46,9 @@ class Bucket {
   int index() const noexcept { return index_; }
   int count() const noexcept { return count_; }  ///< Number of all buckets.
   bool is_last() const noexcept { return index_ + 1 == count_; }
-  int generation() const noexcept { return generation_; }  ///< 0, and 1 after the rebuild.
-  std::int64_t step() const noexcept { return step_; }     ///< Number of steps before this one.
+  /// 0; one more after each rebuild and each GradientReducer::set_group(). Not equal on all ranks.
+  int generation() const noexcept { return generation_; }
+  std::int64_t step() const noexcept { return step_; }  ///< Steps over this group before this one.
 
   /// [n]: this rank's gradients, and the reduced ones after the hook's Work. Slices start at
   /// multiples of 64 bytes; elements between them are 0.

@@ -73,7 +73,7 @@ struct ReducerOptions {
 /// group stays usable and the step's gradients are unspecified. The next mark_ready() begins a new
 /// step; if finish() is called instead, after a mark that threw, it throws the same error. Errors
 /// of the group (peer_lost, timeout) and of hooks break the group; every later mark and step throws
-/// aborted with the first cause.
+/// aborted with the first cause, until set_group().
 ///
 /// Thread rules: mark_ready() and mark_unused() from any threads during backward; all other
 /// functions from one thread, while no mark is running. A resource type: neither copied nor moved.
@@ -146,6 +146,16 @@ class GradientReducer {
   void set_hook(CommHook hook, const HookWrapper& wrapper = {});
   /// Like ReducerOptions::divisor, from the next step on; the same on all ranks.
   void set_divisor(double divisor);
+  /// Collective: goes on over another group, whether the old one works or not, in the manner of the
+  /// constructor: compares, broadcasts rank 0's parameters and buffers, and registers new memory. A
+  /// new rank of the group makes its reducer meanwhile. An unfinished step is dropped, and aborts
+  /// the old group; sums that no_sync() has accumulated are dropped with it: begin the batch anew.
+  /// Keeps hook and divisor; the default divisor is the new W. Bucket::step() begins at 0 again,
+  /// buckets are rebuilt after the first step, and gradient() has new places, which hold 0. Memory:
+  /// a second copy of the gradients until it returns. After an error the reducer is of its old
+  /// group; call it again with another one. Hooks with state: their headers.
+  /// @throws Error invalid_argument within no_sync(); otherwise as the constructor.
+  void set_group(ProcessGroup& group);
 
   /// The place of a gradient in its bucket, which the first finish() may move with its values; or,
   /// from finish() until the next mark, the marked array if that was reduced itself.

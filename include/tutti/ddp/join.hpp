@@ -36,7 +36,8 @@ struct JoinOptions {
 /// unchanged.
 ///
 /// On the wire: an all_reduce of 8 bytes per next(), for which the host waits. Thread rules are
-/// those of the reducer, which must outlive the Join. Move-only.
+/// those of the reducer, which must outlive the Join. After GradientReducer::set_group() make a new
+/// one. Move-only.
 class Join {
  public:
   /// Does not communicate. @throws Error invalid_argument for a reducer without parameters.

@@ -12,7 +12,8 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] ddp {
 
-/// The state of post_local_sgd_hook(): the step. Move-only.
+/// The state of post_local_sgd_hook(): the step. With ranks that have left or joined, make a new
+/// one over their sub-group and load() rank 0's save(). Move-only.
 class PostLocalSgdState final : public HookState {
  public:
   /// @param start_step  earlier steps are reduced over all ranks; equal on all ranks.
@@ -60,7 +61,8 @@ struct OuterOptimizer {
 };
 
 /// Averages parameters over the ranks of a group every `period` steps, like torch's averager of
-/// this name. Call it on all ranks of the group after each step of the optimizer. Move-only.
+/// this name. Call it on all ranks of the group after each step of the optimizer. For another group
+/// make a new one and load() rank 0's save(). Move-only.
 class PeriodicModelAverager {
  public:
   /// @param warmup_steps  number of first steps without averaging; the next step averages, as in

@@ -44,6 +44,12 @@ class PowerSgdState final : public HookState {
   /// Between steps, with the same options (except initial_q) and parameters; the buckets may
   /// differ.
   void load(std::string_view state) override;
+  /// Collective, after GradientReducer::set_group(), with the states of new ranks too: takes the
+  /// step and Q from rank 0. On the host it keeps this rank's error, except that of buckets whose
+  /// reduction had not ended; the error of lost ranks is lost, and that of new ranks is 0. On a
+  /// device all errors are 0. On the wire: Q, in 4 bytes per element, 8 for f64.
+  /// @throws Error mismatch on every rank, with both sides, for other options than those of rank 0.
+  void set_group(ProcessGroup& group);
 
   const PowerSgdOptions& options() const noexcept;
   std::int64_t step() const noexcept;  ///< Steps so far, including those before start_step.

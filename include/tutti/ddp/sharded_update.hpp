@@ -38,8 +38,9 @@ struct Shard {
 /// in each step, not added to. Every Parameter needs `data`.
 ///
 /// Sets the reducer's hook; a later set_hook() ends the sharding. The destructor restores
-/// all_reduce_hook: like set_hook(), it runs on all ranks in the same step. The reducer must
-/// outlive the ShardedUpdate. Thread rules are those of the reducer. A resource type: neither
+/// all_reduce_hook: like set_hook(), it runs on all ranks in the same step. Destroy it before
+/// GradientReducer::set_group() and make a new one, with other shards and a new state. The reducer
+/// must outlive the ShardedUpdate. Thread rules are those of the reducer. A resource type: neither
 /// copied nor moved.
 class ShardedUpdate {
  public:

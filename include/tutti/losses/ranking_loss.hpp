@@ -86,6 +86,11 @@ class RankingLoss {
   ///         or another queue; the loss stays unchanged.
   void load(ProcessGroup& group, std::string_view state);
   void load(std::string_view state);  ///< One process, without a group.
+  /// Collective: goes on over a group of other ranks. The queue keeps the rows that these ranks
+  /// hold, in their order; those of lost ranks are gone, and new ranks bring none. Takes the
+  /// temperature and the number of calls from rank 0. On the wire: the queue, to every rank.
+  /// @throws Error, as load(), if options differ; then nothing has changed.
+  void set_group(ProcessGroup& group, const CallOptions& call = {});
 
  protected:
   /// `name` is a literal; errors begin with it.

@@ -99,6 +99,8 @@ class WarmUp {
   ///         nothing changes.
   void load(ProcessGroup& group, std::string_view state);
   void load(std::string_view state);  ///< One process, without a group.
+  /// Collective: the main loss's set_group(), and the position in the schedule of rank 0.
+  void set_group(ProcessGroup& group, const CallOptions& call = {});
 
  private:
   enum class Switch : std::uint8_t { not_yet, at_next_step, done };

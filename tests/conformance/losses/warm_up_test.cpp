@@ -100,6 +100,47 @@ TEST_P(WarmUpOfRanks, EveryPhaseIsThatOfOneProcessForAnySplit) {
   expect_one_process<float>(GetParam(), {splits.back()}, GradScale::sum, 1e-5);
 }
 
+// The queue has the rows of the ranks that are left, as that of one process that had only these.
+TEST_P(WarmUpOfRanks, GoesOnOverTheRanksThatAreLeft) {
+  const int last = GetParam().size - 1;
+  if (last == 0) GTEST_SKIP() << "no rank is left";
+  const auto make_loss = [] {
+    return WarmUp(CrossEntropy({.classes = classes}),
+                  std::make_unique<SmoothAp>(losses::SmoothApOptions{
+                      .classes = classes, .temperature = 0.2, .pool = {.queue = 100}}),
+                  three_phases(true));
+  };
+  constexpr std::int64_t lost_in = 4;
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    const auto split = splits_of(rows_of_step, group.size()).front();
+    const auto rank = group.rank();
+    WarmUp loss = make_loss();
+    for (std::int64_t step = 0; step < lost_in; ++step) train(loss, &group, step, split);
+    auto left = group.split(rank == last ? -1 : 0);
+    if (!left) return;
+    expect_error(Errc::invalid_argument, {"filled by rank"},
+                 [&] { train(loss, &*left, lost_in, splits_of(rows_of_step, last).back()); });
+    if (rank == 1) loss.start_step(lost_in + 7);  // Rank 0's position counts.
+    loss.set_group(*left);
+
+    WarmUp alone = make_loss();
+    const std::int64_t rows_left = rows_of_step - split.back();
+    for (std::int64_t step = 0; step < lost_in; ++step) {
+      alone.start_step(step);
+      const auto rows = make_loss_rows(rows_of_step, classes, static_cast<unsigned>(step));
+      (void)alone(rows.part<double>(0, rows_left).view());
+    }
+    EXPECT_EQ(loss.main().queued(), alone.main().queued());
+    const auto new_split = splits_of(rows_of_step, last).back();
+    for (std::int64_t step = lost_in; step < lost_in + 3; ++step) {
+      SCOPED_TRACE(step);
+      const auto want = train(alone, nullptr, step);
+      expect_same<double>(train(loss, &*left, step, new_split), want, *left, new_split, last,
+                          1e-12);
+    }
+  });
+}
+
 // A state saved by W ranks is loaded by one process, and the reverse.
 TEST_P(WarmUpOfRanks, WhatIsLoadedGoesOnAsIfNothingHadHappened) {
   for (const bool by_steps : {true, false}) {
