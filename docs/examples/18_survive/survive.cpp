@@ -16,6 +16,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/tutti.hpp>
@@ -56,32 +57,35 @@ std::string train(const std::shared_ptr<tutti::Store>& store, int me) {
       .timeout = 30s,
       .logger = [](tutti::LogLevel, std::string_view) {},  // The broken group is expected.
   });
+  tutti::ddp::GradientReducer reducer(group, network.parameters(),
+                                      {.first_bucket_cap = 256, .divisor = 1});
+  bool lost_a_peer = false;
   for (int step = 0; step < steps;) {
     try {
-      // Rank 0 gives its parameters and its step: another rank may have ended one more.
-      tutti::ddp::GradientReducer reducer(group, network.parameters(),
-                                          {.first_bucket_cap = 256, .divisor = 1});
-      group.broadcast(std::span(&step, 1), 0);
-      lines += "rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) +
-               " from step " + std::to_string(step) + " on\n";
-      while (step < steps) {
-        const auto mine = mlp::part_of_batch(data, step, group);
-        network.backward(mine, 1.0 / mlp::rows_of_batch, [&](std::size_t id) {
-          reducer.mark_ready(id, network.gradient(id));
-          if (me == killed && step == killed_in_step && id == 1) ::raise(SIGKILL);
-        });
-        reducer.finish();
-        network.update(rate);
-        ++step;
+      if (std::exchange(lost_a_peer, false)) {
+        // Rank 0 gives its parameters and its step: another rank may have ended one more.
+        reducer.set_group(group);
+        group.broadcast(std::span(&step, 1), 0);
+        lines += "rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) +
+                 " from step " + std::to_string(step) + " on\n";
       }
-      lines += has_parameters_of_rank_0(group, network) ? "the parameters are those of rank 0\n"
-                                                        : "the parameters differ from rank 0's\n";
+      const auto mine = mlp::part_of_batch(data, step, group);
+      network.backward(mine, 1.0 / mlp::rows_of_batch, [&](std::size_t id) {
+        reducer.mark_ready(id, network.gradient(id));
+        if (me == killed && step == killed_in_step && id == 1) ::raise(SIGKILL);
+      });
+      reducer.finish();
+      network.update(rate);
+      ++step;
     } catch (const tutti::Error& error) {
       if (error.code() != tutti::Errc::peer_lost && error.code() != tutti::Errc::aborted) throw;
       lines += "lost a peer in step " + std::to_string(step) + "\n";
       group = group.shrink();
+      lost_a_peer = true;
     }
   }
+  lines += has_parameters_of_rank_0(group, network) ? "the parameters are those of rank 0\n"
+                                                    : "the parameters differ from rank 0's\n";
   char loss[64];
   std::snprintf(loss, sizeof loss, "final loss %.9f\n", network.loss(data));
   return lines + loss;
