@@ -11,9 +11,8 @@
 
 #include <fmt/format.h>
 
-#include <tutti/process_group.hpp>
-
 #include "backend/rendezvous.hpp"
+#include "group/core.hpp"
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
 #include "values/current_error.hpp"
@@ -46,7 +45,7 @@ std::string first_difference(std::span<const std::string> there,
                              std::span<const std::string> here) {
   const auto [a, b] = std::ranges::mismatch(there, here);
   const auto text = [](auto at, auto list) {
-    return at == list.end() ? std::string("nobody") : fmt::format("'{}'", *at);
+    return at == list.end() ? std::string("no member") : fmt::format("'{}'", *at);
   };
   return fmt::format("rank {} is {} there and {} here", a - there.begin(), text(a, there),
                      text(b, here));
@@ -121,7 +120,7 @@ Membership::~Membership() {
   try {
     // A write would wait for the timeout of a store that does not answer, a read does not.
     if (peek(*store_, key_of(own_))) store_->erase(key_of(own_));
-  } catch (...) {  // Without the store nobody reads the key.
+  } catch (...) {  // Without the store no member reads the key.
   }
 }
 
@@ -197,6 +196,12 @@ std::string ProcessGroup::new_member() {
     return fmt::format("{}:{}:{:08x}{:08x}{:08x}{:08x}", name, ::getpid(), random(), random(),
                        random(), random());
   });
+}
+
+ProcessGroup ProcessGroup::reconfigure(const GroupOptions& options, std::string_view own,
+                                       std::span<const std::string> members) {
+  const internal::MemberList list{own, members};
+  return internal::Core::create(options, &list);
 }
 
 }  // namespace tutti

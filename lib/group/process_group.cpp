@@ -5,7 +5,6 @@
 
 #include "group/call.hpp"
 #include "group/core.hpp"
-#include "group/membership.hpp"
 #include "values/described.hpp"
 
 // The verbs: each fills in an Op. Core does the rest.
@@ -31,11 +30,6 @@ ProcessGroup ProcessGroup::create(const GroupOptions& options) {
 }
 ProcessGroup ProcessGroup::create(const GroupOptions& options, std::unique_ptr<Backend> backend) {
   return internal::Core::create(options, std::move(backend));
-}
-ProcessGroup ProcessGroup::reconfigure(const GroupOptions& options, std::string_view own,
-                                       std::span<const std::string> members) {
-  const internal::MemberList list{own, members};
-  return internal::Core::create(options, &list);
 }
 
 ProcessGroup::ProcessGroup(std::shared_ptr<internal::Core> core) noexcept

@@ -54,6 +54,32 @@ void expect_trains(const World& world, const ReducerOptions& options, bool set_t
   });
 }
 
+TEST_P(TorchDdpOfSeveral, GoesOnOverTheRanksThatAreLeft) {
+  constexpr int steps = 10;
+  const Network expected = trained_alone(steps);
+  for (const bool in_bucket : {false, true})
+    test::on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+      Network network(group.rank() + 1);
+      DistributedDataParallel model(
+          group, network,
+          {.reducer = {.first_bucket_cap = 64, .gradient_as_bucket_view = in_bucket}});
+      auto left = group.split(group.rank() == group.size() - 1 ? -1 : 0);
+      for (int step = 0; step < steps; ++step) {
+        if (step == steps / 2) {
+          if (!left) return;
+          model.set_group(*left);
+          for (const auto& parameter : network.parameters())
+            EXPECT_FALSE(parameter.grad().defined());
+        }
+        auto& now = step < steps / 2 ? group : *left;
+        network.zero_grad();
+        (loss_of(model, part(batch(step), now)) * now.size()).backward();
+        update(network);
+      }
+      expect_same_parameters(network, expected);
+    });
+}
+
 TEST_P(TorchDdp, TrainsAsOneProcess) {
   expect_trains(GetParam(), {}, true);
 }

@@ -52,10 +52,10 @@ class DistributedDataParallel {
  public:
   /// Collective, as the constructor of GradientReducer.
   DistributedDataParallel(ProcessGroup& group, Module& module, const DdpOptions& options = {})
-      : module_(module), broadcasts_buffers_(options.broadcast_buffers) {
+      : module_(module), broadcasts_buffers_(options.broadcast_buffers), options_(options.reducer) {
     const c10::NoGradGuard off;
     std::vector<at::Tensor> leaves;
-    std::vector<ddp::Parameter> trained, frozen, buffers;
+    std::vector<ddp::Parameter> trained, buffers;
     std::unordered_set<const void*> seen;  // A tied parameter has several names.
     c10::Device device = c10::kCPU;
     const auto add = [&](std::vector<ddp::Parameter>& to, const std::string& name,
@@ -65,7 +65,7 @@ class DistributedDataParallel {
     };
     for (const auto& [name, x] : module.named_parameters().pairs()) {
       if (!seen.insert(x.unsafeGetTensorImpl()).second) continue;
-      add(x.requires_grad() ? trained : frozen, name, x);
+      add(x.requires_grad() ? trained : frozen_, name, x);
       if (x.requires_grad()) leaves.push_back(x);
     }
     for (const auto& [name, x] : module.named_buffers().pairs()) {
@@ -74,7 +74,7 @@ class DistributedDataParallel {
       buffers_.emplace_back(x, x.data_ptr());
     }
     detail::synchronize(device);  // The reducer copies rank 0's values on another stream.
-    ddp::GradientReducer(group, {}, options.reducer, std::move(frozen));  // Broadcasts them.
+    send_frozen(group);
     gradients_.emplace(group, std::move(leaves), std::move(trained), options.reducer,
                        std::move(buffers));
   }
@@ -99,6 +99,12 @@ class DistributedDataParallel {
   void add_rows(double rows) noexcept { gradients_->add_rows(rows); }
   void set_hook(ddp::CommHook hook, const ddp::HookWrapper& wrapper = {}) {
     reducer().set_hook(std::move(hook), wrapper);
+  }
+  /// Collective: goes on over another group, as GradientReducer::set_group(). Sets the gradients to
+  /// undefined: they are those of a step that is dropped.
+  void set_group(ProcessGroup& group) {
+    send_frozen(group);
+    gradients_->set_group(group);
   }
   ddp::GradientReducer& reducer() noexcept { return gradients_->reducer(); }
 
@@ -126,6 +132,7 @@ class DistributedDataParallel {
   }
 
  private:
+  void send_frozen(ProcessGroup& group) { ddp::GradientReducer(group, {}, options_, frozen_); }
   void send_buffers() {
     if (!broadcasts_buffers_) return;
     const c10::NoGradGuard off;
@@ -142,6 +149,8 @@ class DistributedDataParallel {
 
   Module& module_;
   const bool broadcasts_buffers_;
+  const ddp::ReducerOptions options_;
+  std::vector<ddp::Parameter> frozen_;  // Parameters that do not require grad.
   std::vector<std::pair<at::Tensor, const void*>> buffers_;
   std::optional<detail::Gradients> gradients_;
 };

@@ -68,6 +68,19 @@ class Gradients {
   bool is_synced() const noexcept { return scope_.expired(); }
 
   void add_rows(double rows) noexcept { rows_ += rows; }
+  void set_group(ProcessGroup& group) {
+    if (side_) {
+      // The streams may still use the buckets, which end here.
+      side_->synchronize();
+      synchronize(side_->device());
+    }
+    reducer_.set_group(group);
+    const c10::NoGradGuard off;
+    for (const auto& leaf : leaves_) leaf.mutable_grad().reset();
+    held_.assign(leaves_.size(), {});
+    rows_ = 0;
+    group_ = group.share();
+  }
   void step_empty() {
     marked_.assign(leaves_.size(), false);
     end_step([this] { reducer_.step_empty(); });
