@@ -255,8 +255,14 @@ ucs_status_ptr_t Worker::post_send(Request& request, const void* data, std::size
 /// Notices connections that ended while this rank made no calls. A small message to such a peer
 /// would otherwise count as sent.
 void Worker::catch_up() {
-  if (closing_ || !std::exchange(idle_, false)) return;
-  while (api_.worker_progress(worker_) != 0) {
+  if (!closing_ && std::exchange(idle_, false)) drain();
+}
+
+/// Makes progress until there is nothing to do. A peer may send faster than this rank receives, so
+/// there may always be something.
+void Worker::drain() {
+  const auto limit = Deadline::after(20ms);
+  while (api_.worker_progress(worker_) != 0 && !limit.expired()) {
   }
 }
 
@@ -289,8 +295,7 @@ Worker::Outcome Worker::wait(Request& request, Deadline limit, const std::atomic
     if (closing_) return Outcome::closed;
     if (cancelled.load(std::memory_order_relaxed)) return Outcome::cancelled;
     if (is_lost(request)) {  // What it had sent has arrived, but is perhaps not yet received.
-      while (api_.worker_progress(worker_) != 0) {
-      }
+      if (!request.sends) drain();
       return request.ended ? Outcome::ended : Outcome::lost;
     }
     if (!progressing_) {

@@ -131,6 +131,7 @@ class Worker {
 
   void lose(Endpoint& endpoint);
   void catch_up();
+  void drain();
   void begin(Request& request, ucs_status_ptr_t handle);
   void end(Request& request, ucs_status_t status);
   ucs_status_ptr_t post_send(Request& request, const void* data, std::size_t bytes);
