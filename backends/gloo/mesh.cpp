@@ -94,7 +94,7 @@ std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
 }
 
 Mesh::Mesh(const MeshInit& init, Connections made)
-    : mesh::Mesh(init.group),
+    : mesh::Mesh(init.group, made.server),
       interface_(std::move(made.interface)),
       device_(std::move(made.device)),
       context_(std::move(made.context)),

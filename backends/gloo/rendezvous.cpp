@@ -25,6 +25,7 @@
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
 #include "store/crypto.hpp"
+#include "store/served_here.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 #include "values/host_identity.hpp"
@@ -43,12 +44,13 @@ struct PeerInfo {
   std::string host;       ///< Equal for ranks that reach each other over loopback.
   std::string interface;  ///< Its name and address, for error texts.
   bool loopback = false;
+  bool serves = false;                       ///< The rank serves the store.
   std::vector<std::vector<char>> addresses;  ///< By rank: the address that the peer connects to.
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(info.host).text(info.interface).u8(info.loopback ? 1 : 0);
+  out.text(info.host).text(info.interface).u8(info.loopback ? 1 : 0).u8(info.serves ? 1 : 0);
   for (const auto& address : info.addresses) out.text({address.data(), address.size()});
   return out.take();
 }
@@ -60,6 +62,7 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   info.host = in.text();
   info.interface = in.text();
   info.loopback = in.u8() != 0;
+  info.serves = in.u8() != 0;
   for (int r = 0; r < size; ++r) {
     const auto address = in.text();
     info.addresses.emplace_back(address.begin(), address.end());
@@ -194,7 +197,7 @@ class Attempt {
       : init_(init.group),
         settings_(init.settings),
         rendezvous_(rendezvous),
-        made_{connections.interface, connections.device, {}, {}},
+        made_{connections.interface, connections.device, {}, {}, -1},
         name_(fmt::format("gloo/attempt {}", number)) {}
 
   ~Attempt() { close_pairs(); }
@@ -211,6 +214,7 @@ class Attempt {
     PeerInfo info{fmt::format("{} {}", host.boot, host.network),
                   fmt::format("{} ({})", made_.interface.name, made_.interface.address),
                   made_.interface.loopback,
+                  internal::is_served_here(*init_.store),
                   {}};
     std::vector<sockaddr_storage> own;
     for (int r = 0; r < init_.size; ++r) {
@@ -226,6 +230,8 @@ class Attempt {
     for (int r = 0; r < init_.size; ++r)
       peer_infos_.push_back(
           decode(infos[static_cast<std::size_t>(r)], rendezvous_.names()(r), init_.size));
+    for (int r = 0; r < init_.size; ++r)
+      if (peer_infos_[static_cast<std::size_t>(r)].serves) made_.server = r;
     check_reachable(rendezvous_.names(), peer_infos_);
   }
 

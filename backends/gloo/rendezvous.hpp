@@ -33,6 +33,7 @@ struct Connections {
   std::shared_ptr<::gloo::transport::Device> device{};  ///< Destroyed after the context.
   std::shared_ptr<::gloo::transport::Context> context{};
   Sockets sockets{};
+  int server = -1;  ///< The rank that serves the store; -1: none, or unknown.
 };
 
 /// Finds the other ranks through the store and connects to all of them. Tries again when an

@@ -6,11 +6,16 @@
 
 namespace tutti::backend::hier {
 
-void Group::on_failure(std::function<void(std::string_view)> stop,
+void Group::on_failure(std::function<void(const Error&)> stop,
                        std::function<void(const Error&)> ended) {
   const std::lock_guard lock(hooks_mutex_);
   stop_ = std::move(stop);
   ended_ = std::move(ended);
+}
+
+void Group::part_failed(const Error& why) noexcept {
+  // A group that is failing has ended this part.
+  if (why.code() == Errc::peer_lost && is_up()) (void)fail({.cause = why});
 }
 
 void Group::leave() noexcept {
@@ -31,7 +36,7 @@ Error Group::error_of_message(const Error& error) noexcept {
 
 void Group::stop(const Error& why) noexcept {
   const std::lock_guard lock(hooks_mutex_);
-  if (stop_) stop_(why.message());
+  if (stop_) stop_(why);
 }
 
 void Group::on_broken(const Error& cause) noexcept {

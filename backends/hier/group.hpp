@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string_view>
 
 #include "backend/failing_group.hpp"
 
@@ -20,8 +19,11 @@ class Group final : public internal::FailingGroup {
 
   /// `stop` ends the calls of all parts; `ended` is called once, with the cause. Neither is called
   /// after leave().
-  void on_failure(std::function<void(std::string_view why)> stop,
+  void on_failure(std::function<void(const Error& why)> stop,
                   std::function<void(const Error& cause)> ended);
+  /// A part has broken. A lost rank breaks the group: calls may wait in another part, which does
+  /// not notice. All other errors are those of calls in the part.
+  void part_failed(const Error& why) noexcept;
   /// Leaves the group.
   void leave() noexcept;
   /// The error of a message that ended with `error` in a part; breaks the group if it broke the
@@ -34,7 +36,7 @@ class Group final : public internal::FailingGroup {
 
   const int size_;
   std::mutex hooks_mutex_;
-  std::function<void(std::string_view)> stop_;
+  std::function<void(const Error&)> stop_;
   std::function<void(const Error&)> ended_;
 };
 

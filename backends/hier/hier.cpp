@@ -43,19 +43,25 @@ struct Parts {
 
 class HierBackend final : public HostBackend {
  public:
-  HierBackend(const BackendInit& init, Parts parts, std::vector<int> hosts,
-              std::unique_ptr<Backend> flat)
+  HierBackend(const BackendInit& init, Parts parts, std::vector<int> hosts, Made made = {})
       : HostBackend(init.name, init.rank),
         init_(init),
         parts_(std::move(parts)),
         group_(std::make_shared<Group>(init.store, init.rank, init.size)),
         calls_store_(make_prefix_store(init.store, "hier/calls/")),
-        levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(flat))) {
+        levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(made))) {
     group_->on_failure(
-        [this](std::string_view why) {
-          levels_.for_each([&](Level& level) { level.backend().abort(why); });
-        },
+        [this](const Error& why) { levels_.for_each([&](Level& level) { level.fail(why); }); },
         [this](const Error& cause) { fail_queued(cause); });
+    levels_.for_each([&](Level& level) {
+      level.on_failure([weak = std::weak_ptr<Group>(group_), name = init.name](const Error& why) {
+        const auto found = weak.lock();
+        if (found == nullptr) return;
+        found->part_failed(internal::described(why.code(), [&] {
+          return Error(why.code(), why.message(), {.group = name, .rank = why.where().rank});
+        }));
+      });
+    });
   }
   ~HierBackend() override {
     group_->leave();
@@ -87,16 +93,18 @@ class HierBackend final : public HostBackend {
       if (found == std::ssize(seen)) seen.push_back(host);
       hosts.push_back(static_cast<int>(found));
     }
-    std::unique_ptr<Backend> flat;
+    Made made;
+    made.inner = split_inner(own, init.ranks, Topology(hosts, init.rank));
     std::vector<int> all(init.ranks.size());
     std::iota(all.begin(), all.end(), 0);
     if (seen.size() > 1)
-      flat = levels_.flat->backend().split({.ranks = init.ranks,
-                                            .rank = init.rank,
-                                            .name = init.name,
-                                            .store = make_prefix_store(init.store, "hier/flat/"),
-                                            .whole = whole_of(own, std::move(all))});
-    return std::make_unique<HierBackend>(own, parts_, std::move(hosts), std::move(flat));
+      made.flat =
+          levels_.flat->backend().split({.ranks = init.ranks,
+                                         .rank = init.rank,
+                                         .name = init.name,
+                                         .store = make_prefix_store(init.store, "hier/flat/"),
+                                         .whole = whole_of(own, std::move(all))});
+    return std::make_unique<HierBackend>(own, parts_, std::move(hosts), std::move(made));
   }
 
   void abort(std::string_view why) noexcept override {
@@ -175,6 +183,22 @@ class HierBackend final : public HostBackend {
   }
 
  private:
+  /// The part of this group's host that is in a sub-group. Null if the inner backend does not
+  /// split.
+  std::unique_ptr<Backend> split_inner(const BackendInit& own, std::span<const int> members,
+                                       const Topology& topology) {
+    const auto& here = topology.ranks_of(topology.host());
+    std::vector<int> places;
+    for (const int r : here)
+      places.push_back(levels_.topology.place_of(members[static_cast<std::size_t>(r)]));
+    return levels_.inner->backend().split(
+        {.ranks = places,
+         .rank = topology.place(),
+         .name = inner_name(own, topology),
+         .store = make_prefix_store(own.store, inner_prefix(topology)),
+         .whole = whole_of(own, here)});
+  }
+
   /// All ranks refuse such a call alike.
   void refuse_too_many_parts(std::span<const Op> ops, const Call& call) {
     const Collectives collectives(levels_, call, scratch_, wide_scratch_);
@@ -343,7 +367,7 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
   if (parts.inner.entry->one_process) host += fmt::format(" process {}", ::getpid());
   internal::Rendezvous rendezvous(init);
   auto hosts = internal::number_hosts(rendezvous.exchange("host", host));
-  return std::make_unique<HierBackend>(init, std::move(parts), std::move(hosts), nullptr);
+  return std::make_unique<HierBackend>(init, std::move(parts), std::move(hosts));
 }
 
 std::string details() {

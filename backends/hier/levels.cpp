@@ -100,23 +100,47 @@ void Level::refuse(std::uint64_t number, const Call& call, const Error& why) noe
   backend_->refuse({&op, 1}, part(call, number), why);
 }
 
+void Level::fail(const Error& why) noexcept {
+  const auto& fail_with = HostBackend::Calls::of(*host_).fail_with;
+  // The calls of peers end with other causes once they have asked the hier group. Who is lost is
+  // known here, perhaps without a store.
+  if (fail_with && why.code() == Errc::peer_lost)
+    fail_with(why);
+  else
+    backend_->abort(why.message());
+}
+
+void Level::on_failure(std::function<void(const Error& why)> listener) {
+  HostBackend::Calls::of(*host_).queue()->on_failure(std::move(listener));
+}
+
 bool Level::leave(const Call& call, const Error& why) noexcept {
   const auto first = first_number(call);
   const auto& leave_parts = HostBackend::Calls::of(*host_).leave_parts;
   return next_ == first || !leave_parts || leave_parts(part(call, first), why);
 }
 
+std::string inner_name(const BackendInit& init, const Topology& topology) {
+  return fmt::format("{}/host{}", init.name, topology.host());
+}
+
+std::string inner_prefix(const Topology& topology) {
+  return fmt::format("hier/host/{}/", topology.host());
+}
+
 Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
-                   std::vector<int> hosts, std::unique_ptr<Backend> flat) {
+                   std::vector<int> hosts, Made made) {
   Levels levels(Topology(std::move(hosts), init.rank));
   const auto& topology = levels.topology;
   const auto& here = topology.ranks_of(topology.host());
-  levels.inner = std::make_unique<Level>(
-      make_part(init, inner, fmt::format("hier/host/{}/", topology.host()),
-                fmt::format("{}/host{}", init.name, topology.host()), topology.place(), here));
+  if (made.inner == nullptr)
+    made.inner = make_part(init, inner, inner_prefix(topology), inner_name(init, topology),
+                           topology.place(), here);
+  levels.inner = std::make_unique<Level>(std::move(made.inner));
   if (topology.hosts() == 1) return levels;
   std::vector<int> all(static_cast<std::size_t>(init.size));
   std::iota(all.begin(), all.end(), 0);
+  auto& flat = made.flat;
   if (flat == nullptr) flat = make_part(init, outer, "hier/flat/", init.name, init.rank, all);
   if (topology.in_lane()) {
     const auto ranks = topology.lane();

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,6 +78,10 @@ class Level {
   bool leave(const Call& call, const Error& why) noexcept;
   /// Reports that this rank will make no call at all for `call`. From any thread.
   void refuse(const Call& call, const Error& why) noexcept;
+  /// Breaks the level because the hier group has broken. From any thread.
+  void fail(const Error& why) noexcept;
+  /// CallQueue::on_failure().
+  void on_failure(std::function<void(const Error& why)> listener);
 
  private:
   Call part(const Call& call, std::uint64_t number) const noexcept;
@@ -127,8 +132,18 @@ struct Part {
   std::string args{};
 };
 
-/// Makes the groups of a rank. `flat`: the group of all ranks, if it exists already; may be null.
+/// The name and the keys' prefix of a host's group.
+std::string inner_name(const BackendInit& init, const Topology& topology);
+std::string inner_prefix(const Topology& topology);
+
+/// Groups that exist already; null: make_levels() makes them.
+struct Made {
+  std::unique_ptr<Backend> inner{};
+  std::unique_ptr<Backend> flat{};  ///< Of all ranks.
+};
+
+/// Makes the groups of a rank.
 Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
-                   std::vector<int> hosts, std::unique_ptr<Backend> flat);
+                   std::vector<int> hosts, Made made);
 
 }  // namespace tutti::backend::hier

@@ -172,6 +172,11 @@ std::optional<Error> Member::find_stopped(int peer, internal::StoppedProcess& st
   return internal::silent_error(names_, peer, dead_after_, process);
 }
 
+bool Member::has_died(int rank) const noexcept {
+  auto process = processes_[static_cast<std::size_t>(rank)];
+  return !in_one_process_ && ::poll(&process, 1, 0) > 0 && !has_left(rank);
+}
+
 // --- Entry ---
 
 void Member::begin(std::span<const Op> ops, const Call& call) {
@@ -392,8 +397,8 @@ std::optional<Error> Member::failure() noexcept {
     if (cause_) return cause_;
   }
   if (is_broken()) return cause();
-  if (!checked_) return std::nullopt;
   if (const int dead = find_dead(); dead >= 0) return fail(dead_error(names_, dead));
+  if (!checked_) return std::nullopt;
   // A call waits for the records of all ranks before it is launched.
   std::optional<Error> stopped;
   {

@@ -179,6 +179,8 @@ class Member {
   internal::StoppedProcess stopped_process() const noexcept {
     return internal::StoppedProcess(dead_after_);
   }
+  /// True if the process of a rank died without leaving.
+  bool has_died(int rank) const noexcept;
   Error left_error(int rank) const noexcept;
   /// The error when a peer wrote an impossible number.
   Error corrupt_error(int peer, std::string_view what) const noexcept;

@@ -80,12 +80,16 @@ MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
           [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
       waiter_threads_(std::make_shared<WaiterThreads>()),
       listener_(std::make_shared<const Mesh::Listener>(
-          [queue = calls().queue(), box = to_itself_](const Error& cause) {
-            queue->fail(cause);
-            box->fail(cause);
+          [queue = calls().queue(), box = to_itself_, group = group_](const Error& cause) {
+            const auto own = group->in_own_ranks(cause);
+            queue->fail(own);
+            box->fail(own);
           })) {
   calls().leave_parts = [this](const Call& call, const Error& why) {
     return leave_parts(call, why);
+  };
+  calls().fail_with = [this](const Error& why) {
+    (void)mesh().fail({.cause = group_->in_mesh_ranks(why)});
   };
   mesh().listen(listener_);
   if (group_->calls != nullptr) mesh().add_calls(group_->calls);
@@ -129,6 +133,11 @@ void MeshBackend::abort(std::string_view why) noexcept {
                               fmt::format("rank {} aborted the group: {}", shown_rank(), why),
                               {.group = group(), .rank = shown_rank()});
                })});
+}
+
+std::optional<Error> MeshBackend::failure() const {
+  const auto cause = mesh().cause();
+  return cause ? std::optional(group_->in_own_ranks(*cause)) : std::nullopt;
 }
 
 void MeshBackend::run(std::span<const Op> ops, const Call& call) {

@@ -30,7 +30,7 @@ class MeshBackend : public HostBackend {
   Memory& memory() noexcept override { return memory_; }
   std::unique_ptr<Backend> split(const SplitInit& init) override;
   void abort(std::string_view why) noexcept override;
-  std::optional<Error> failure() const override { return group_->mesh->cause(); }
+  std::optional<Error> failure() const override;
   std::string transport() const override { return mesh().transport(); }
 
  protected:

@@ -40,18 +40,50 @@ Error Group::failed(const TransportError& transport_error, std::span<const Op> o
                     const Call& call) const noexcept {
   const bool pair = ops.size() == 1 && is_point_to_point(ops[0].kind);
   if (transport_error.kind == TransportError::Kind::refused) return refused(ops, call, pair);
-  const auto failure = [&]() noexcept -> internal::Failure {
+  auto failure = [&]() noexcept -> internal::Failure {
     try {
       return failure_of(transport_error, ops, call);
     } catch (...) {  // No memory for the text.
-      const bool lost = transport_error.kind == TransportError::Kind::lost;
-      return {.cause = internal::undescribed(lost ? Errc::peer_lost : Errc::timeout)};
+      return {.cause = internal::undescribed(Errc::timeout)};
     }
   }();
+  const auto here = failure.cause.where();
+  // A lost rank ends the calls of all groups on the mesh, so the cause belongs to no call.
+  if (transport_error.kind == TransportError::Kind::lost)
+    failure.cause = mesh->lost(transport_error.peer);
   const Error cause = transport_error.kind == TransportError::Kind::failed
                           ? mesh->await_failure(failure)
                           : mesh->fail(failure);
-  return internal::ended_by(cause, failure.cause.where());
+  return internal::ended_by(in_own_ranks(cause), here);
+}
+
+Error Group::in_own_ranks(const Error& cause) const noexcept {
+  const auto& where = cause.where();
+  const auto& whole = mesh->names();
+  if (cause.code() != Errc::peer_lost || where.group == names.group() ||
+      where.group != whole.group())
+    return cause;
+  const auto lost =
+      std::ranges::find_if(ranks, [&](int mesh_rank) { return whole(mesh_rank) == where.rank; });
+  if (lost == ranks.end() && where.rank >= 0) return cause;  // Of no member.
+  return internal::described(Errc::peer_lost, [&] {
+    const int own = lost == ranks.end() ? -1 : names(static_cast<int>(lost - ranks.begin()));
+    return Error(Errc::peer_lost,
+                 fmt::format("{} (ranks of group '{}')", cause.message(), where.group),
+                 {.group = names.group(), .rank = own});
+  });
+}
+
+Error Group::in_mesh_ranks(const Error& own) const noexcept {
+  const auto& where = own.where();
+  const auto& whole = mesh->names();
+  if (own.code() != Errc::peer_lost || where.group == whole.group()) return own;
+  return internal::described(Errc::peer_lost, [&] {
+    int lost = -1;
+    for (int r = 0; r < size(); ++r)
+      if (names(r) == where.rank) lost = whole(mesh_rank(r));
+    return Error(Errc::peer_lost, own.message(), {.group = whole.group(), .rank = lost});
+  });
 }
 
 internal::Failure Group::failure_of(const TransportError& transport_error, std::span<const Op> ops,
@@ -61,14 +93,9 @@ internal::Failure Group::failure_of(const TransportError& transport_error, std::
   using Kind = TransportError::Kind;
   const bool lost = transport_error.kind == Kind::lost;
   const bool late = transport_error.kind != Kind::length && !lost;
-  Errc code = Errc::timeout;
-  int culprit = peer;
+  Errc code = lost ? Errc::peer_lost : Errc::timeout;
   std::string text;
-  if (lost) {
-    const Error error = mesh->lost(transport_error.peer, names(peer));
-    code = error.code();
-    text = error.message();
-    if (error.where().rank < 0) culprit = -1;
+  if (lost) {  // Mesh::lost() has the text.
   } else if (!late) {
     code = Errc::mismatch;
     text = fmt::format("rank {} sent {} bytes, and rank {} expects {}", names(peer),
@@ -80,7 +107,7 @@ internal::Failure Group::failure_of(const TransportError& transport_error, std::
     text = fmt::format("the deadline passed while rank {} waited for rank {}", names(rank),
                        names(peer));
   }
-  internal::Failure failure{.cause = internal::call_error(code, names, ops, call, culprit, text),
+  internal::Failure failure{.cause = internal::call_error(code, names, ops, call, peer, text),
                             .names = names};
   if (!pair) {
     failure.status = {

@@ -42,6 +42,10 @@ struct Group {
   /// ends. Called before the call's messages are destroyed.
   Error failed(const TransportError& transport_error, std::span<const Op> ops,
                const Call& call) const noexcept;
+  /// The cause of the mesh's failure. If a member was lost, with its rank in this group.
+  Error in_own_ranks(const Error& cause) const noexcept;
+  /// The reverse: an error of this group, as it fails the mesh.
+  Error in_mesh_ranks(const Error& own) const noexcept;
   /// Ends a refused collective; none of its bytes arrives later. Returns false if that fails within
   /// 1.5 s, or 0.5 s of a difference that was found.
   bool abandon(const Call& call) const noexcept;

@@ -53,10 +53,14 @@ bool Mesh::waits() const noexcept {
 }
 
 bool Mesh::ended(int peer) noexcept {
+  // Without a message to this mesh a call may wait, too: in checked mode for the records of all
+  // ranks, in a part of a group in another part.
+  const bool always = checked_ || names_.is_part();
+  const auto serves = [&] { return server_.load(std::memory_order_relaxed) == peer; };
   {
     const std::lock_guard lock(mutex_);
     if (!is_up()) return true;
-    if (messages_ == nullptr && !checked_) return false;
+    if (messages_ == nullptr && (left_.contains(peer) || (!always && !serves()))) return false;
   }
   bool left = left_.contains(peer);
   bool late = false;
@@ -69,18 +73,20 @@ bool Mesh::ended(int peer) noexcept {
   }
   try {
     if (left) left_.insert(peer);
+    if (left && serves()) server_ = -1;
   } catch (const std::bad_alloc&) {  // Asks the store again.
   }
-  // In checked mode a call waits for the records of all ranks before it sends a message.
-  if (checked_ && !left && !store_ended) {
+  // A rank that left fails only its own messages. If the store has ended, it may have left, unless
+  // it serves the store: that rank leaves last.
+  const bool may_have_left = store_ended && !serves();
+  if (always && !left && !may_have_left) {
     const auto now = std::chrono::steady_clock::now();
     if (!died_) died_ = now;
-    late = late || now - *died_ > 1000ms;
+    late = late || now - *died_ > (checked_ ? 1000ms : 50ms);
   }
-  // A rank that left fails only its own messages. If the store does not answer, it may have left.
-  const auto only = left || store_ended ? std::optional<int>(peer) : std::nullopt;
+  const auto only = left || may_have_left ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
-  fail({.cause = lost(peer, names_(peer))});
+  fail({.cause = lost(peer)});
   return true;
 }
 
@@ -99,23 +105,30 @@ bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patie
   return false;
 }
 
-Error Mesh::lost(int peer, int rank) const noexcept {
-  return internal::described(Errc::peer_lost, [&] { return describe_lost(peer, rank); });
+Error Mesh::lost(int peer) const noexcept {
+  return internal::described(Errc::peer_lost, [&] { return describe_lost(peer); });
 }
 
-Error Mesh::describe_lost(int peer, int rank) const {
-  std::string text = fmt::format("the connection to rank {} ended: ", rank);
+Error Mesh::describe_lost(int peer) const {
+  bool left = false;
+  int dead = peer;
+  const char* why = "its process has died, or its host cannot be reached";
   try {
-    if (agreement().left(peer))
-      text = fmt::format("rank {} has left the group", rank);
-    else
-      text += "its process has died, or its host cannot be reached";
+    left = agreement().left(peer);
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (...) {
-    // The connection may have ended because the rank with the store died.
-    text += "the store has ended too, so the first rank that died is not known";
-    rank = -1;
+    // Peers that lost the rank which served the store have closed their connections because of
+    // that. Relaxed: no other data depends on the number.
+    dead = server_.load(std::memory_order_relaxed);
+    why = dead >= 0 ? "its process, which served the store, has died, or its host cannot be reached"
+                    : "the store has ended too, so the first rank that died is not known";
   }
-  return {Errc::peer_lost, text, {.group = names_.group(), .rank = rank}};
+  const int shown = names_(dead < 0 ? peer : dead);
+  return {Errc::peer_lost,
+          left ? fmt::format("rank {} has left the group", shown)
+               : fmt::format("the connection to rank {} ended: {}", shown, why),
+          {.group = names_.group(), .rank = dead < 0 ? -1 : shown}};
 }
 
 std::optional<Error> Mesh::look() noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -58,13 +59,15 @@ struct MessageCall {
 /// failed mesh does not recover. Called from any thread. A derived class moves the messages.
 class Mesh : public internal::FailingGroup {
  public:
-  explicit Mesh(const BackendInit& init)
+  /// `server`: the rank that serves the store, which ends with it; -1: none, or unknown.
+  explicit Mesh(const BackendInit& init, int server = -1)
       : FailingGroup(init.store, init.rank, init.size),
         names_(init.name, init.whole),
         rank_(init.rank),
         size_(init.size),
         checked_(init.checked),
         logger_(init.logger),
+        server_(server),
         heartbeats_(init) {}
 
   int rank() const noexcept { return rank_; }
@@ -90,8 +93,12 @@ class Mesh : public internal::FailingGroup {
   /// Called after a message has been posted for which no thread waits yet.
   virtual void attend() noexcept {}
 
-  /// The error for an ended connection to `peer`. `rank`: the peer's number in errors.
-  Error lost(int peer, int rank) const noexcept;
+  /// How errors name the group with which the mesh was made.
+  const internal::GroupNames& names() const noexcept { return names_; }
+
+  /// The cause of the failure when the connection to `peer` has ended: in the ranks of names(). If
+  /// the store has ended too, because the rank that serves it has died, names that rank.
+  Error lost(int peer) const noexcept;
 
   /// Called once, on any thread, with the cause of the failure; at once if the mesh has failed.
   /// Must not refer to its owner, which may be destroyed meanwhile, even by the listener itself.
@@ -106,9 +113,6 @@ class Mesh : public internal::FailingGroup {
   void cancel_if(const Match& match) noexcept;
 
   void log(LogLevel level, std::string_view text) const noexcept;
-  /// How errors name the group with which the mesh was made.
-  const internal::GroupNames& names() const noexcept { return names_; }
-
   // For the thread of the derived class that watches the connections.
 
   /// Handles a connection that the peer closed. Returns false if it has to be called again.
@@ -124,7 +128,7 @@ class Mesh : public internal::FailingGroup {
  private:
   friend class Message;
   void on_broken(const Error& cause) noexcept override;
-  Error describe_lost(int peer, int rank) const;
+  Error describe_lost(int peer) const;
   /// Called while a connection has ended. From the first call on, pending messages (only those of
   /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
@@ -160,6 +164,7 @@ class Mesh : public internal::FailingGroup {
   int size_;
   bool checked_;
   Logger logger_;
+  std::atomic<int> server_;  // -1 once that rank has left on purpose.
 
   mutable std::mutex mutex_;
   Message* messages_ = nullptr;

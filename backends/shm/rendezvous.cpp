@@ -72,7 +72,8 @@ PeerInfo decode(const Bytes& bytes, int rank) {
 
 class Assembly {
  public:
-  explicit Assembly(const BackendInit& init) : init_(init), rendezvous_(init), made_(init.size) {}
+  Assembly(const BackendInit& init, std::function<void()> watch)
+      : init_(init), rendezvous_(init, std::move(watch)), made_(init.size) {}
 
   Membership run() {
     attempt([&] {
@@ -313,8 +314,8 @@ class Assembly {
 
 }  // namespace
 
-std::shared_ptr<Member> join(const BackendInit& init) {
-  auto made = Assembly(init).run();
+std::shared_ptr<Member> join(const BackendInit& init, std::function<void()> watch) {
+  auto made = Assembly(init, std::move(watch)).run();
   const auto memory = made.memory;
   try {
     return std::make_shared<Member>(init, std::move(made));

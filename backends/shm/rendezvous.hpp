@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include <tutti/backend/backend_table.hpp>
@@ -15,6 +16,8 @@ using namespace memory;
 /// @throws Error timeout at BackendInit::timeout, with the missing ranks; unsupported if ranks are
 ///         on different hosts; resource_exhausted; peer_lost if a rank has died. If a rank gives
 ///         up, all ranks throw its error.
-std::shared_ptr<Member> join(const BackendInit& init);
+/// `watch`: called while this rank waits for others whose processes it does not know yet; may throw
+/// to end the wait.
+std::shared_ptr<Member> join(const BackendInit& init, std::function<void()> watch = {});
 
 }  // namespace tutti::backend::shm

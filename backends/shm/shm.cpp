@@ -3,8 +3,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -33,8 +38,8 @@ constexpr int most_ranks = 256;  // Whose rings take 277 MB.
 
 class ShmBackend final : public HostBackend {
  public:
-  static std::unique_ptr<Backend> make(const BackendInit& init) {
-    const auto member = join(init);
+  static std::unique_ptr<Backend> make(const BackendInit& init, std::function<void()> watch = {}) {
+    const auto member = join(init, std::move(watch));
     try {
       return std::make_unique<ShmBackend>(init, internal::GroupNames(init.name, init.whole),
                                           member);
@@ -46,9 +51,11 @@ class ShmBackend final : public HostBackend {
   ShmBackend(const BackendInit& init, const internal::GroupNames& names,
              std::shared_ptr<Member> member)
       : HostBackend(names.group(), init.rank, names(init.rank)),
+        init_(init),
         member_(std::move(member)),
         memory_(init.memory == nullptr ? member_->memory() : *init.memory),
         messages_(std::make_shared<Messages>(member_)) {
+    calls().fail_with = [this](const Error& why) { (void)member_->fail(why); };
     member_->on_failure(
         [queue = calls().queue(), weak = std::weak_ptr<Messages>(messages_)](const Error& cause) {
           queue->fail(cause);
@@ -66,6 +73,30 @@ class ShmBackend final : public HostBackend {
   }
   Memory& memory() noexcept override { return memory_; }
   Memory& registrable_memory() noexcept override { return member_->memory(); }
+
+  /// The sub-group has memory of its own. A member that dies before it has joined is known here.
+  std::unique_ptr<Backend> split(const SplitInit& init) override {
+    BackendInit own = init_;
+    own.store = init.store;
+    own.rank = init.rank;
+    own.size = static_cast<int>(init.ranks.size());
+    own.name = init.name;
+    own.whole = init.whole;
+    const auto watch = [this, ranks = std::vector<int>(init.ranks.begin(), init.ranks.end())] {
+      for (const int r : ranks)
+        if (member_->has_died(r)) throw Error(member_->fail(dead_error(member_->names(), r)));
+    };
+    try {
+      return make(own, watch);
+    } catch (const Error& error) {
+      // A process that served the store loses its connections a moment before it has ended.
+      const auto soon = Deadline::after(std::chrono::milliseconds(100));
+      for (; error.code() == Errc::peer_lost && !soon.expired();
+           std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+        watch();
+      throw;
+    }
+  }
 
   void abort(std::string_view why) noexcept override {
     (void)member_->fail(internal::described(Errc::aborted, [&] {
@@ -97,6 +128,7 @@ class ShmBackend final : public HostBackend {
   }
 
  private:
+  const BackendInit init_;  // For sub-groups.
   std::shared_ptr<Member> member_;
   Memory& memory_;
   std::shared_ptr<Messages> messages_;

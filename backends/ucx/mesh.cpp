@@ -141,7 +141,7 @@ std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
 }
 
 Mesh::Mesh(const MeshInit& init, Connections made, std::shared_ptr<Ended> ended)
-    : mesh::Mesh(init.group),
+    : mesh::Mesh(init.group, made.server),
       processes_(init.transports.report_ends ? std::vector<Process>{} : std::move(made.processes)),
       worker_(std::move(made.worker)),
       transport_(worker_->transports()),

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "backend/rendezvous.hpp"
+#include "store/served_here.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
 #include "values/current_error.hpp"
@@ -32,6 +33,7 @@ struct PeerInfo {
   internal::HostIdentity host;
   Process process;
   internal::Cores cores;
+  bool serves = false;  ///< The rank serves the store.
   std::string address;  ///< Of its UCP worker.
 };
 
@@ -46,6 +48,7 @@ Bytes encode(const PeerInfo& info) {
   out.text(info.host.boot).text(info.host.network).text(info.host.processes);
   out.i64(info.process.id).u64(info.process.start);
   write(out, info.cores);
+  out.u8(info.serves ? 1 : 0);
   out.text(info.address).u64(checksum(info.address));
   return out.take();
 }
@@ -61,6 +64,7 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   info.process.id = in.i64();
   info.process.start = in.u64();
   info.cores = internal::read_cores(in);
+  info.serves = in.u8() != 0;
   info.address = in.text();
   const auto sum = in.u64();
   in.end();
@@ -90,8 +94,8 @@ class Connector {
  public:
   explicit Connector(const MeshInit& init) : init_(init.group), transports_(init.transports) {}
 
-  /// Returns the processes of all ranks.
-  std::vector<Process> connect(Worker& worker) {
+  /// Returns all but the worker.
+  Connections connect(Worker& worker) {
     try {
       return exchange_and_connect(worker);
     } catch (...) {
@@ -100,9 +104,9 @@ class Connector {
   }
 
  private:
-  std::vector<Process> exchange_and_connect(Worker& worker) {
+  Connections exchange_and_connect(Worker& worker) {
     const PeerInfo own{internal::host_identity(), Process::own(), internal::usable_cores(),
-                       worker.address()};
+                       internal::is_served_here(*init_.store), worker.address()};
     const auto infos = rendezvous_.exchange("ucx/address", encode(own));
     std::vector<PeerInfo> peers;
     for (int r = 0; r < init_.size; ++r)
@@ -115,9 +119,13 @@ class Connector {
     for (int r = 0; r < init_.size; ++r)
       if (r != init_.rank) worker.connect(r, peers[static_cast<std::size_t>(r)].address);
     shake_hands(worker);
-    std::vector<Process> processes;
-    for (const auto& peer : peers) processes.push_back(peer.process);
-    return processes;
+    Connections made;
+    for (int r = 0; r < init_.size; ++r) {
+      const auto& peer = peers[static_cast<std::size_t>(r)];
+      made.processes.push_back(peer.process);
+      if (peer.serves) made.server = r;
+    }
+    return made;
   }
 
   /// Ends the rendezvous of all ranks because this one has run out of memory; returns the error.
@@ -214,12 +222,12 @@ Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended
                     init.group.name, most_ranks, init.group.size);
   const auto& api = ucx_api();
   Connector connector(init);
-  Connections made;
   auto transports = init.transports;
   transports.dead_after = init.group.dead_after;
-  made.worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
+  auto worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
                                          init.group.logger, std::move(ended));
-  made.processes = connector.connect(*made.worker);
+  auto made = connector.connect(*worker);
+  made.worker = std::move(worker);
   return made;
 }
 

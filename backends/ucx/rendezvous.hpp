@@ -28,6 +28,7 @@ struct MeshInit {
 struct Connections {
   std::shared_ptr<Worker> worker{};
   std::vector<Process> processes{};  ///< By rank.
+  int server = -1;                   ///< The rank that serves the store; -1: none, or unknown.
 };
 
 /// Finds the other ranks through the store and exchanges a message with each of them. `ended`: as

@@ -149,18 +149,35 @@ void CallQueue::submit(std::shared_ptr<Job> job) noexcept {
 
 void CallQueue::fail(const Error& why) noexcept {
   std::vector<Numbered> dropped;
+  std::function<void(const Error& why)> listener;
   {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = why;
+    listener.swap(listener_);
     broken_ = true;
     dropped.swap(numbered_);
     attention_ -= dropped.size();
   }
   moved_.notify_all();
   for (const auto& entry : dropped) entry.job->drop(why);
+  if (listener) listener(why);
+}
+
+void CallQueue::on_failure(std::function<void(const Error& why)> listener) {
+  std::optional<Error> failed;
+  {
+    const std::lock_guard lock(mutex_);
+    failed = error_;
+    if (!failed) listener_.swap(listener);
+  }
+  if (failed) listener(*failed);
 }
 
 void CallQueue::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    listener_ = nullptr;
+  }
   fail(group_destroyed());
   {
     const std::lock_guard lock(mutex_);

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -89,6 +90,10 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   /// Ends every wait for a turn with this error and drops all numbered jobs. Later calls of enter()
   /// and submit(seq, job) throw. The first error applies.
   void fail(const Error& why) noexcept;
+  /// Calls `listener` with the error of the first fail(), at once if it has failed; not with that
+  /// of stop(). On any thread, without a lock. Must not refer to its owner, which may be destroyed
+  /// meanwhile.
+  void on_failure(std::function<void(const Error& why)> listener);
   /// True in a forked child, which has no worker: pending calls never end there.
   bool forked() const noexcept { return fork_guard_.forked(); }
   /// Fails the queue with group_destroyed(), then waits until the worker has run the submitted
@@ -120,6 +125,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   std::mutex mutex_;
   std::condition_variable moved_;
   std::optional<Error> error_;
+  std::function<void(const Error& why)> listener_;
   std::set<std::uint64_t> skipped_;
   // Short vectors, erased at the front. They keep their capacity, so a steady state allocates
   // nothing.

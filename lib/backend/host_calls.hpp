@@ -49,6 +49,9 @@ class HostBackend::Calls {
   /// breaks the group with `why` and returns false; also if the group is broken already. Not set:
   /// the backend has no such messages.
   std::function<bool(const Call& call, const Error& why)> leave_parts{};
+  /// Breaks the group on all ranks with this error. Of a part, whose whole group has broken. Not
+  /// set: abort() does it.
+  std::function<void(const Error& why)> fail_with{};
 
   /// Shared with callbacks that may run while the backend is destroyed.
   const std::shared_ptr<internal::CallQueue>& queue() const noexcept { return queue_; }

@@ -101,7 +101,7 @@ Error with_location(const Error& error, const GroupNames& names, std::span<const
   const auto& where = error.where();
   if (!where.operation.empty()) return error;
   auto located = call_error(error.code(), names, ops, call, rank, error.message()).where();
-  if (where.rank >= 0) located.rank = where.rank;
+  if (where.rank >= 0 || where.earlier) located.rank = where.rank;
   located.missing = where.missing;
   located.earlier = where.earlier;
   return {error.code(), error.message(), located};

@@ -1,6 +1,7 @@
 #include "backend/rendezvous.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -32,13 +33,14 @@ std::optional<Bytes> peek(Store& store, std::string_view key) {
   }
 }
 
-Rendezvous::Rendezvous(const BackendInit& init)
+Rendezvous::Rendezvous(const BackendInit& init, std::function<void()> watch)
     : store_(init.store),
       failures_(init.whole == nullptr ? init.store : init.whole->store),
       names_(init.name, init.whole),
       rank_(init.rank),
       size_(init.size),
-      limit_(Deadline::after(init.timeout)) {}
+      limit_(Deadline::after(init.timeout)),
+      watch_(std::move(watch)) {}
 
 void Rendezvous::publish(std::string_view key, std::span<const std::byte> value) {
   store_->set(key, value);
@@ -106,6 +108,7 @@ void Rendezvous::look() {
   if (size_ == 1) return;
   const auto held = peek(*failures_, failed);
   if (held && !to_text(*held).starts_with(collecting)) throw Error(decode_error(to_text(*held)));
+  if (watch_) watch_();
 }
 
 /// A write would wait for the timeout of a store that does not answer, a read does not.

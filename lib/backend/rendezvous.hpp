@@ -21,8 +21,9 @@ namespace tutti::internal {
 /// those of the others, and ends the waits of all when it gives up. From one thread.
 class Rendezvous {
  public:
-  /// The deadline is BackendInit::timeout from now. Borrows nothing.
-  explicit Rendezvous(const BackendInit& init);
+  /// The deadline is BackendInit::timeout from now. Borrows nothing. `watch`: called while this
+  /// rank waits; may throw to end the wait.
+  explicit Rendezvous(const BackendInit& init, std::function<void()> watch = {});
 
   /// The group's store, whose keys no other group uses.
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
@@ -70,6 +71,7 @@ class Rendezvous {
   int rank_;
   int size_;
   Deadline limit_;
+  std::function<void()> watch_;
   std::string published_;  // A key that the store has.
   Deadline::Clock::time_point next_look_{};
 };

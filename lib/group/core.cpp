@@ -39,9 +39,20 @@ Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
 Core::~Core() {
   // A forked child has no threads of the backend, so it cannot destroy the backend. The trace is
   // the parent's.
-  if (!fork_guard_.forked()) return;
+  if (!fork_guard_.forked()) {
+    note_lost_rank();
+    return;
+  }
   (void)backend_.release();
   (void)traces_.release();
+}
+
+std::optional<Error> Core::lost_rank() const {
+  auto cause = backend_->failure();
+  if (!cause || cause->code() != Errc::peer_lost) return std::nullopt;
+  // The ranks of another group, whose connections this one shares, have other numbers.
+  const auto& where = cause->where();
+  return where.group.empty() || where.group == options_.name ? cause : std::nullopt;
 }
 
 int Core::ranks_on_host_below(int rank) const {
@@ -103,6 +114,7 @@ Error Core::with_place(const Error& error, std::string_view operation) const noe
 void Core::collected(std::uint64_t token, bool failed) noexcept {
   if (fork_guard_.forked()) [[unlikely]]
     return;  // The trace may be in memory that is shared with the parent.
+  if (failed) told_ = true;
   const auto state = failed ? TraceEntry::State::failed : TraceEntry::State::done;
   ((token & 1) != 0 ? traces_->messages : traces_->collectives).end(token >> 1, state);
 }
@@ -363,11 +375,21 @@ Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait
     return Work(std::move(work).release(), shared_from_this(), token);
   } catch (...) {
     ring->end(index, TraceEntry::State::failed);
-    const Error error = with_location(to_error(std::current_exception()), options_.name,
+    const Error error = with_location(first_told(to_error(std::current_exception())), options_.name,
                                       {&shown, 1}, call, bounds_.rank);
     if (breaks_group(error.code())) break_with(error, false);
     throw Error(error);
   }
+}
+
+/// A rank was lost while this one made no call: its next call gets the cause, as calls in progress
+/// do. `error`: of the backend.
+Error Core::first_told(const Error& error) const noexcept {
+  if (!error.where().earlier || told_) return error;
+  return described(error.code(), [&] {
+    const auto cause = lost_rank();
+    return cause ? Error(Errc::peer_lost, cause->message(), {.rank = cause->where().rank}) : error;
+  });
 }
 
 void Core::lower_barrier(Op& op) {

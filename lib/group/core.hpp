@@ -138,6 +138,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     }
   }
   Error with_place(const Error& error, std::string_view operation) const noexcept;
+  Error first_told(const Error& error) const noexcept;
+  /// The cause if the loss of a rank broke the group, in ranks of this group.
+  std::optional<Error> lost_rank() const;
+  void note_lost_rank() const noexcept;
   /// Logs text(), unless there is no memory for it: what it says is thrown or kept all the same.
   template <typename Text>
   void log(LogLevel level, const Text& text) const noexcept {
@@ -241,6 +245,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::map<std::tuple<bool, int, int>, std::uint64_t> pair_seq_;
 
   std::atomic<bool> broken_{false};
+  std::atomic<bool> told_{false};  // A Work has thrown its error.
   mutable std::mutex cause_mutex_;
   mutable std::optional<Error> cause_;
   mutable bool report_cause_ = false;

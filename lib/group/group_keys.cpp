@@ -2,6 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
+#include <new>
+
 #include <fmt/format.h>
 
 #include "backend/rendezvous.hpp"
@@ -43,15 +47,40 @@ void GroupKeys::leave() {
   out.u64(keys_.size());
   for (const auto& key : keys_) out.text(key);
   base_->set(key_of_list(rank_), out.bytes());
-  if (base_->add("ended", 1) != size_) return;
+  const auto ended = base_->add("ended", 1);
+  // A rank that was lost may have left before.
+  std::erase_if(lost_, [&](int r) { return base_->try_get(key_of_list(r)).has_value(); });
+  if (ended != size_ - std::ssize(lost_)) return;
   for (int r = 0; r < size_; ++r) {
     const auto bytes = base_->try_get(key_of_list(r));
     if (!bytes) continue;
     Reader in(*bytes, Errc::backend, "a list of keys in the store");
-    for (auto count = in.u64(); count > 0; --count) base_->erase(in.text());
+    for (auto count = in.u64(); count > 0; --count) {
+      const auto key = in.text();
+      base_->erase(key);
+      if (!lost_.empty()) erase_numbered(key);
+    }
     base_->erase(key_of_list(r));
   }
   base_->erase("ended");
+}
+
+/// Erases the keys that differ from this one in the rank's number alone. A rank that has died has
+/// left no list of its keys, but ranks write the same keys.
+void GroupKeys::erase_numbered(std::string_view key) {
+  const auto slash = key.rfind('/');
+  const auto number = key.substr(slash == std::string_view::npos ? key.size() : slash + 1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (number.empty() || !std::ranges::all_of(number, is_digit)) return;
+  for (int r = 0; r < size_; ++r) base_->erase(fmt::format("{}/{}", key.substr(0, slash), r));
+}
+
+void GroupKeys::lose(int rank) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (rank != rank_) lost_.insert(rank);
+  } catch (const std::bad_alloc&) {  // The keys stay.
+  }
 }
 
 void GroupKeys::note(std::string_view key) {

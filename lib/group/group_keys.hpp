@@ -7,13 +7,16 @@
 
 #include <tutti/store/store.hpp>
 
+#include "store/served_here.hpp"
+
 namespace tutti::internal {
 
 /// The store of one rank of a group, which removes the group's keys: it notes the keys that this
 /// rank writes, and the last of the ranks whose GroupKeys ends erases those of all. No rank reads
 /// them after that. A rank's GroupKeys ends when nothing of the group, nor of a group made from it,
-/// uses the store any more. Called from any thread.
-class GroupKeys final : public Store {
+/// uses the store any more. If a rank has died, the last of the other ranks erases its keys too, as
+/// far as they are numbered by rank. Called from any thread.
+class GroupKeys final : public Store, public ServedStore {
  public:
   /// Puts `prefix` before every key of `base`. If `base` is the GroupKeys of a parent group, keeps
   /// it alive, but leaves its list of keys alone.
@@ -32,6 +35,9 @@ class GroupKeys final : public Store {
   /// there why the group could not be made.
   void set_made() noexcept { made_ = true; }
 
+  /// A rank has died, or does not use the keys any more. The other ranks say the same.
+  void lose(int rank) noexcept;
+
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override;
   std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
@@ -42,10 +48,12 @@ class GroupKeys final : public Store {
   bool erase(std::string_view key) override;
   std::string local_address() const override { return base_->local_address(); }
   bool in_process() const override { return base_->in_process(); }
+  bool is_served_here() const noexcept override { return internal::is_served_here(*base_); }
 
  private:
   void note(std::string_view key);
   void leave();
+  void erase_numbered(std::string_view key);
 
   std::shared_ptr<Store> parent_;
   std::shared_ptr<Store> base_;
@@ -55,6 +63,7 @@ class GroupKeys final : public Store {
   bool made_ = false;
   std::mutex mutex_;
   std::set<std::string, std::less<>> keys_;  // That this rank has written.
+  std::set<int> lost_;
 };
 
 }  // namespace tutti::internal

@@ -212,6 +212,17 @@ std::vector<int> Core::find_left(Store& store, std::span<const int> lost,
   return {agreed.begin(), agreed.end()};
 }
 
+/// The keys of the group are removed without a rank that has died.
+void Core::note_lost_rank() const noexcept {
+  try {
+    auto* const keys = dynamic_cast<GroupKeys*>(options_.store.get());
+    if (keys == nullptr) return;
+    if (const auto cause = lost_rank(); cause && cause->where().rank >= 0)
+      keys->lose(cause->where().rank);
+  } catch (...) {  // The keys stay.
+  }
+}
+
 ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds patience) {
   constexpr std::string_view what = "shrink";
   if (fork_guard_.forked()) throw_unusable(what);
@@ -222,8 +233,7 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
             "shrink: rank {} is in the list of lost ranks; list other ranks than this one ({}), of "
             "0 to {}",
             r, bounds_.rank, bounds_.size - 1);
-  if (const auto cause = backend_->failure(); cause && cause->code() == Errc::peer_lost)
-    known.push_back(cause->where().rank);
+  if (const auto cause = lost_rank()) known.push_back(cause->where().rank);
   const auto attempt = fmt::format("shrink/{}/", shrinks_++);
   auto o = options_;
   o.store = make_prefix_store(options_.store, attempt);
@@ -235,6 +245,9 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
                             "within their patience",
                             bounds_.rank, fmt::join(left, " ")),
                 {.group = options_.name, .operation = std::string(what), .rank = bounds_.rank});
+  if (auto* const keys = dynamic_cast<GroupKeys*>(options_.store.get()))
+    for (int r = 0; r < bounds_.size; ++r)
+      if (std::ranges::find(left, r) == left.end()) keys->lose(r);
   o.rank = static_cast<int>(me - left.begin());
   o.size = static_cast<int>(left.size());
   o.adopt.reset();

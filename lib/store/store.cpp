@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "store/checks.hpp"
+#include "store/served_here.hpp"
 #include "values/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -59,6 +60,11 @@ Bytes sum(std::string_view key, const std::optional<Bytes>& old, std::int64_t de
   return to_bytes(std::to_string(result));
 }
 
+bool is_served_here(const Store& store) noexcept {
+  const auto* served = dynamic_cast<const ServedStore*>(&store);
+  return served != nullptr && served->is_served_here();
+}
+
 void missing(std::string_view key) {
   failf(Errc::timeout, "store: key '{}' did not appear before the deadline", key);
 }
@@ -69,7 +75,7 @@ namespace [[gnu::visibility("default")]] tutti {
 
 namespace {
 
-class PrefixStore final : public Store {
+class PrefixStore final : public Store, public internal::ServedStore {
  public:
   PrefixStore(std::shared_ptr<Store> base, std::string prefix)
       : base_(std::move(base)), prefix_(std::move(prefix)) {}
@@ -92,6 +98,7 @@ class PrefixStore final : public Store {
   bool erase(std::string_view key) override { return base_->erase(full(key)); }
   std::string local_address() const override { return base_->local_address(); }
   bool in_process() const override { return base_->in_process(); }
+  bool is_served_here() const noexcept override { return internal::is_served_here(*base_); }
 
  private:
   std::string full(std::string_view key) const {

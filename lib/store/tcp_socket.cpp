@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <span>
@@ -374,6 +375,35 @@ bool is_listening(const std::string& host, int port) {
     if (!error) socket.connect(address.endpoint(), error);
     if (!error) return true;
   }
+  return false;
+}
+
+asio::ip::address plain(const asio::ip::address& address) {
+  if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+}
+
+bool ends_here(const tcp::socket& socket) noexcept try {
+  const auto is = [](const tcp::endpoint& a, const tcp::endpoint& b) {
+    return a.port() == b.port() && plain(a.address()) == plain(b.address());
+  };
+  const auto end_of = [](int descriptor, auto get) {
+    tcp::endpoint end;
+    auto size = static_cast<socklen_t>(end.capacity());
+    if (get(descriptor, end.data(), &size) != 0) return tcp::endpoint();
+    end.resize(size);
+    return end;
+  };
+  const auto local = socket.local_endpoint();
+  const auto remote = socket.remote_endpoint();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    if (is(end_of(descriptor, ::getsockname), remote) &&
+        is(end_of(descriptor, ::getpeername), local))
+      return true;
+  }
+  return false;
+} catch (const std::exception&) {  // The connection has ended, or there is no /proc or no memory.
   return false;
 }
 

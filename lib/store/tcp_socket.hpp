@@ -85,4 +85,10 @@ class StoreListener {
   asio::ip::tcp::socket spare_;
 };
 
+/// The address, of IPv4 also if the socket is of IPv6.
+asio::ip::address plain(const asio::ip::address& address);
+
+/// True if this process has the other end of the connection too.
+bool ends_here(const asio::ip::tcp::socket& socket) noexcept;
+
 }  // namespace tutti::internal

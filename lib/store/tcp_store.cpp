@@ -19,6 +19,7 @@
 
 #include "store/checks.hpp"
 #include "store/protocol.hpp"
+#include "store/served_here.hpp"
 #include "store/tcp_socket.hpp"
 #include "values/fail.hpp"
 #include "values/fork_guard.hpp"
@@ -74,6 +75,7 @@ class Connection {
 
   const std::string& name() const noexcept { return name_; }
   std::string local_address() const;
+  bool is_served_here() const noexcept { return internal::ends_here(wire_->socket); }
 
  private:
   struct Wire {
@@ -204,13 +206,10 @@ void Connection::end(Errc code, const std::string& why) {
 std::string Connection::local_address() const {
   std::error_code error;
   const auto address = wire_->socket.local_endpoint(error).address();
-  if (error) return {};
-  return address.is_v6() && address.to_v6().is_v4_mapped()  // IPv4 through an IPv6 socket.
-             ? asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string()
-             : address.to_string();
+  return error ? std::string() : internal::plain(address).to_string();
 }
 
-class TcpStore final : public Store {
+class TcpStore final : public Store, public internal::ServedStore {
  public:
   TcpStore(const std::string& host, int port, std::chrono::nanoseconds timeout,
            const StoreIdentity& identity)
@@ -271,6 +270,7 @@ class TcpStore final : public Store {
   }
 
   std::string local_address() const override { return connection_.local_address(); }
+  bool is_served_here() const noexcept override { return connection_.is_served_here(); }
 
  private:
   static Clock::time_point later(Clock::time_point when, Clock::duration by) {

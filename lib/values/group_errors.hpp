@@ -34,24 +34,22 @@ inline Error broken(const Error& cause, std::string_view group = {}) noexcept tr
 }
 
 /// The error of a call that ended because its group broke: the cause itself if the cause belongs to
-/// this call, if the program aborted the group or if ranks made different calls; otherwise
-/// broken(). A peer that is lost belongs to no call: every call that waits ends with it. `call`:
-/// the location of the call.
-inline Error ended_by(const Error& cause, const Error::Where& call = {}) noexcept try {
+/// this call, if the program aborted the group or if ranks made different calls. A lost rank ends
+/// all calls alike, so it is peer_lost in each of them. Otherwise broken(). `call`: the location of
+/// the call.
+inline Error ended_by(const Error& cause, const Error::Where& call = {}) noexcept {
   const auto& where = cause.where();
-  const bool lost = cause.code() == Errc::peer_lost && where.operation.empty() && !where.earlier;
-  if (lost && !call.group.empty() && where.group == call.group) {
-    auto located = call;
-    located.rank = where.rank;
-    located.missing = where.missing;
-    return {cause.code(), cause.message(), located};
-  }
-  const bool own = !call.operation.empty() && where.group == call.group && where.seq == call.seq &&
-                   where.operation == call.operation;
+  const bool in_group = !call.operation.empty() && where.group == call.group;
+  const bool own = in_group && where.seq == call.seq && where.operation == call.operation;
   const bool of_all = cause.code() == Errc::aborted || cause.code() == Errc::mismatch;
-  return own || of_all ? cause : broken(cause, call.group);
-} catch (...) {
-  return cause;
+  if (own || of_all) return cause;
+  if (!in_group || cause.code() != Errc::peer_lost) return broken(cause, call.group);
+  return described(Errc::peer_lost, [&] {
+    auto here = call;
+    here.rank = where.rank;
+    here.missing = where.missing;
+    return Error(Errc::peer_lost, cause.message(), here);
+  });
 }
 
 /// The text of an all_to_all whose counts differ between two ranks.

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -291,6 +292,21 @@ TEST_F(CallQueueTest, AfterFailCallsAreAbortedWithTheFirstCause) {
   expect_error(Errc::aborted, texts, [&] { queue->enter(call(0)); });
   expect_error(Errc::aborted, texts, [&] { queue->enter(call(5)); });
   expect_error(Errc::aborted, texts, [&] { queue->submit(0, std::make_shared<FunctionJob>()); });
+}
+
+TEST_F(CallQueueTest, AListenerGetsTheFirstFailureOnceButNotTheEnd) {
+  std::vector<std::string> heard;
+  const auto listener = [&](const Error& why) { heard.push_back(why.message()); };
+  queue->on_failure(listener);
+  queue->fail(Error(Errc::peer_lost, "the first"));
+  queue->fail(Error(Errc::timeout, "the second"));
+  EXPECT_EQ(heard, std::vector<std::string>{"the first"});
+  queue->on_failure(listener);  // After the failure: at once.
+  EXPECT_EQ(heard, (std::vector<std::string>{"the first", "the first"}));
+  const auto other = std::make_shared<internal::CallQueue>();
+  other->on_failure(listener);
+  other->stop();
+  EXPECT_EQ(heard.size(), 2);
 }
 
 TEST_F(CallQueueTest, AfterFailContinuationsStillRun) {

@@ -12,6 +12,7 @@
 #include <tutti/store/store_server.hpp>
 
 #include "store/protocol.hpp"
+#include "store/served_here.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
@@ -67,6 +68,21 @@ TEST(TcpStore, KnowsItsAddressOnTheWayToTheStore) {
   EXPECT_EQ(make_tcp_store("::1", server.port(), 5s)->local_address(), "::1");
   EXPECT_EQ(make_prefix_store(by_4, "prefix/")->local_address(), "127.0.0.1");
   EXPECT_EQ(make_memory_store()->local_address(), "");
+}
+
+TEST(TcpStore, KnowsWhetherItsServerIsInThisProcess) {
+  using internal::is_served_here;
+  const StoreServer server({.host = "*"});  // IPv4 through an IPv6 socket.
+  const auto by_4 = make_tcp_store("127.0.0.1", server.port(), 5s);
+  EXPECT_TRUE(is_served_here(*by_4));
+  EXPECT_TRUE(is_served_here(*make_tcp_store("::1", server.port(), 5s)));
+  EXPECT_TRUE(is_served_here(*make_prefix_store(by_4, "prefix/")));
+  EXPECT_FALSE(is_served_here(*make_memory_store()));
+  const auto child = in_child([&] {
+    return std::string(
+        is_served_here(*make_tcp_store("127.0.0.1", server.port(), 5s)) ? "here" : "elsewhere");
+  });
+  EXPECT_EQ(child.output, "elsewhere");
 }
 
 TEST(TcpStore, RefusesAHostAndAPortThatCannotBe) {
