@@ -28,7 +28,7 @@ std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
   for (std::size_t i = 2; i < argv.size(); ++i) {
     const std::string& argument = argv[i];
     if (argument == "--" || !argument.starts_with('-') || argument == "-") return i;
-    const bool alone = argument == "-h" || argument == "--help";
+    const bool alone = argument == "-h" || argument == "--help" || argument == "--keep-going";
     const bool joined = argument.starts_with("--") ? argument.find('=') != std::string::npos
                                                    : argument.size() > 2;  // -n4
     if (!alone && !joined) ++i;
@@ -39,14 +39,14 @@ std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
 OptionList RunCommand::options() {
   // Lists PROGRAM in the help. own_arguments() hides the program from CLI11, which would parse the
   // options that follow it.
-  return {
-      {"PROGRAM", &program_, "what to run, and its arguments", "[ARGUMENTS]"},
-      {"-n,--ranks", &ranks_, "how many ranks to start on this node", "N"},
-      {"--nnodes", &nodes_, "how many nodes run this command", "K"},
-      {"--node-rank", &node_, "which of them this is, from 0", "R"},
-      {"--rendezvous", &rendezvous_, "where they meet: on node 0, a free port", "HOST:PORT"},
-      {"--token-file", &token_file_, "the secret of the job, the same on every node", "FILE"},
-      {"--join-timeout", &join_timeout_, "how long to wait for all nodes (default 5m)", "TIME"}};
+  return {{"PROGRAM", &program_, "what to run, and its arguments", "[ARGUMENTS]"},
+          {"-n,--ranks", &ranks_, "how many ranks to start on this node", "N"},
+          {"--nnodes", &nodes_, "how many nodes run this command", "K"},
+          {"--node-rank", &node_, "which of them this is, from 0", "R"},
+          {"--rendezvous", &rendezvous_, "where they meet: on node 0, a free port", "HOST:PORT"},
+          {"--token-file", &token_file_, "the secret of the job, the same on every node", "FILE"},
+          {"--join-timeout", &join_timeout_, "how long to wait for all nodes (default 5m)", "TIME"},
+          {"--keep-going", &keep_going_, "go on without a rank that a signal ended"}};
 }
 
 LaunchOptions RunCommand::parse(const std::vector<std::string>& argv) const {
@@ -60,6 +60,7 @@ LaunchOptions RunCommand::parse(const std::vector<std::string>& argv) const {
   if (!rendezvous_.empty()) check_rendezvous(rendezvous_);
   options.rendezvous = rendezvous_;
   options.token_file = token_file_;
+  options.keep_going = keep_going_;
   if (!join_timeout_.empty())
     options.join_timeout = parse_duration("--join-timeout", join_timeout_);
   if (options.nodes > 1 && (node_.empty() || rendezvous_.empty()))

@@ -27,6 +27,7 @@ class RunCommand {
   std::string rendezvous_{};
   std::string token_file_{};
   std::string join_timeout_{};
+  bool keep_going_ = false;
   std::string program_{};
 };
 

@@ -27,6 +27,8 @@ struct LaunchOptions {
   };
   Output output = Output::prefixed;
 
+  /// The other ranks go on without a rank that a signal ended, as long as one of them does.
+  bool keep_going = false;
   /// The time from the failure of one rank until the launcher ends the other ranks.
   std::chrono::nanoseconds grace{};
   /// The ranks agree on their exit status and print the failure themselves. The result is then the

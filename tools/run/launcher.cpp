@@ -87,6 +87,7 @@ class Launch {
   void take_signal(int signal);
   void stop(int signal);
   void reap();
+  bool goes_on_without(const RankProcess& rank);
   void judge(const std::vector<RankProcess*>& ended);
   std::string describe(const RankProcess& rank) const;
   void end_after_failure();
@@ -323,6 +324,7 @@ void Launch::judge(const std::vector<RankProcess*>& ended) {
     const RankProcess* cause = nullptr;
     for (const RankProcess* rank : ended) {
       largest_status_ = std::max(largest_status_, code_of(*rank->status));
+      if (goes_on_without(*rank)) continue;
       if (*rank->status != 0 && (cause == nullptr || WIFSIGNALED(*rank->status))) cause = rank;
     }
     if (cause != nullptr && !failure_) {
@@ -335,6 +337,15 @@ void Launch::judge(const std::vector<RankProcess*>& ended) {
   if (running_ > 0) return;
   if (!failure_) rendezvous_.report({});
   end_in(leftover_time);
+}
+
+/// LaunchOptions::keep_going. Prints the rank.
+bool Launch::goes_on_without(const RankProcess& rank) {
+  const bool lost = std::ranges::all_of(
+      ranks_, [](const RankProcess& r) { return r.status && WIFSIGNALED(*r.status); });
+  if (!options_.keep_going || stop_signals_ > 0 || !WIFSIGNALED(*rank.status) || lost) return false;
+  err().waiting() += fmt::format("{}; the other ranks go on\n", describe(rank));
+  return true;
 }
 
 std::string Launch::describe(const RankProcess& rank) const {

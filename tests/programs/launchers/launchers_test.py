@@ -1,4 +1,4 @@
-"""Runs one program, unchanged, under every launcher: launchers_test.py PATH_OF_TUTTI PROGRAM
+"""Runs one program, unchanged, under every launcher: launchers_test.py PATH_OF_TUTTI PROGRAM SURVIVING_PROGRAM
 [unittest arguments]. Launchers that are not installed or not permitted here are skipped with a
 message."""
 import os
@@ -13,7 +13,7 @@ import tempfile
 import threading
 import unittest
 
-TUTTI = PROGRAM = ""
+TUTTI = PROGRAM = SURVIVING = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMPI_|PMIX?_|MPI_|"
                                 r"PALS_|SLURM_)")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
@@ -65,6 +65,12 @@ class Launchers(unittest.TestCase):
 
     def test_tutti_run(self):
         self.assert_all_well(4, [finish(start([TUTTI, "run", "-n", "4", PROGRAM]))])
+
+    def test_the_survivors_of_rank_0_go_on_under_tutti_run(self):
+        status, output, errors = finish(start([TUTTI, "run", "--keep-going", "-n", "4", SURVIVING]))
+        self.assertEqual(status, 0, errors)
+        self.assertEqual(sorted(output.splitlines()), [f"[{rank + 1}] rank {rank} of 3: ok" for rank in range(3)])
+        self.assertRegex(errors, r"^rank 0 \(pid \d+\) was ended by signal 9 \(Killed\); the other ranks go on\n$")
 
     def test_tutti_run_keeps_its_token_from_others(self):
         script = ('tr "\\0" "\\n" < /proc/$PPID/cmdline; tr "\\0" "\\n" < /proc/$$/environ; echo "token: $(cat $TUTTI_TOKEN_FILE)";'
@@ -276,5 +282,5 @@ class Namespaces(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TUTTI, PROGRAM = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+    TUTTI, PROGRAM, SURVIVING = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
     unittest.main(verbosity=2)

@@ -2,6 +2,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -251,6 +252,24 @@ class Failures(Run):
         self.assertEqual(errors, f"error: rank 1 (pid {victim}) was ended by signal 9 (Killed); ended ranks 0,2\n")
         self.assertLess(took, 1)
         self.assert_nothing_left()
+
+    def test_with_keep_going_the_others_outlive_a_killed_rank(self):
+        script = f"[ $RANK = 1 ] && kill -KILL $$; until [ -e {self.folder.name}/go ]; do sleep 0.01; done; echo went on"
+        process = self.start("--keep-going", "-n", 3, "sh", "-c", script)
+        pid = re.match(r"rank 1 \(pid (\d+)\) was ended by signal 9 \(Killed\); the other ranks go on\n",
+                       process.stderr.readline())
+        self.assertTrue(pid)
+        pathlib.Path(self.folder.name, "go").touch()
+        output, errors = process.communicate(timeout=SOON)
+        self.assertEqual((process.returncode, errors), (0, ""))
+        self.assertEqual(sorted(output.splitlines()), ["[0] went on", "[2] went on"])
+
+    def test_with_keep_going_a_status_and_the_last_signal_still_fail(self):
+        for script, status in (("[ $RANK = 1 ] && kill -KILL $$; [ $RANK = 2 ] && exit 42; exec sleep 1000", 42),
+                               ("kill -KILL $$", 137)):
+            process = self.start("--keep-going", "-n", 3, "sh", "-c", script)
+            _, errors = process.communicate(timeout=SOON)
+            self.assertEqual(process.returncode, status, errors)
 
     def test_a_status_is_passed_on_with_the_rank_that_had_it(self):
         done = shell(3, "[ $RANK = 2 ] && exit 42; exec sleep 1000")
