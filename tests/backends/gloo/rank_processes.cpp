@@ -113,13 +113,17 @@ std::vector<std::string> on_processes(const Processes& how,
       [&](int number) {
         const testing::ScopedTrace trace(__FILE__, __LINE__,
                                          fmt::format("rank {} of {}", number, how.size));
+        const auto& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
+        const int inherited = result.total_part_count();
         std::string output;
         {
           RankProcess rank(number, how.size, directory.path());
           output = body(rank);
         }
         std::cout.flush();
-        if (testing::Test::HasFailure()) throw std::runtime_error("something it expected");
+        for (int i = inherited; i < result.total_part_count(); ++i)
+          if (result.GetTestPartResult(i).failed())
+            throw std::runtime_error("something it expected");
         return output;
       },
       how.limit);

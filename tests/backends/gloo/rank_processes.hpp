@@ -33,8 +33,8 @@ class RankProcess {
   int size() const noexcept { return size_; }
   bool last() const noexcept { return rank_ == size_ - 1; }
   Store& store() noexcept { return *store_; }
-  /// A store in files, also after use_tcp().
-  Store& files() noexcept { return *files_; }
+  /// The store at first: files that no rank serves.
+  const std::shared_ptr<Store>& files() const noexcept { return files_; }
 
   /// Switches to a store server in rank 0, at this address of rank 0.
   void use_tcp(const std::string& host = "127.0.0.1");

@@ -251,7 +251,7 @@ TEST_P(Stalls, AStoppedHostOfTheStoreEndsTheCallsInTime) {
     });
     // A question to a store that does not answer takes 0.5 s, and hier has a second group to ask.
     EXPECT_LT(Clock::now() - start, dead_after + 2s * patience()) << error.what();
-    if (rank.files().add("ended", 1) == 2) ::kill(host, SIGCONT);
+    if (rank.files()->add("ended", 1) == 2) ::kill(host, SIGCONT);
     return std::string();
   });
 }

@@ -1,13 +1,11 @@
 // Ranks that die, stop or abort, over shared memory between processes.
 
 #include <signal.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <iostream>
 #include <limits>
-#include <new>
 #include <thread>
 
 #include <fmt/format.h>
@@ -17,6 +15,7 @@
 #include "shm/messages.hpp"
 #include "support.hpp"
 #include "support/errors.hpp"
+#include "support/shared_page.hpp"
 
 namespace tutti::test {
 namespace {
@@ -127,28 +126,12 @@ TEST(SlowShmFailure, AKilledPeerEndsTheCallsOfAllSurvivors) {
 // --- Rank 0 with the store ---
 
 /// Numbers that processes share, while the store does not answer.
-class Shared {
- public:
-  Shared()
-      : page_(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
-    if (page_ == MAP_FAILED) throw std::bad_alloc();
-    numbers_ = new (page_) Numbers{};
-  }
-  ~Shared() { ::munmap(page_, 4096); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-
-  struct Numbers {
-    std::atomic<int> ready;  // Ranks that need the store no more.
-    std::atomic<int> measured;
-    std::atomic<Clock::rep> moment;  // Of the signal.
-  };
-  Numbers* operator->() const noexcept { return numbers_; }
-
- private:
-  void* page_;
-  Numbers* numbers_;
+struct Numbers {
+  std::atomic<int> ready;  // Ranks that need the store no more.
+  std::atomic<int> measured;
+  std::atomic<Clock::rep> moment;  // Of the signal.
 };
+using Shared = SharedPage<Numbers>;
 
 /// Sends a signal to this process, which is rank 0, once the other ranks do not need the store.
 void raise_signal(const Shared& shared, int signal) {
