@@ -180,9 +180,10 @@ TEST_P(ReducerOfGroups, PowerSgdAgreesAfterAStepThatDidNotEnd) {
       world(),
       [&](ProcessGroup& group) {
         HostNetwork<double> network(1);
-        auto state = std::make_shared<PowerSgdState>(ddp::PowerSgdOptions{.start_step = 1});
-        std::optional<GradientReducer> reducer(std::in_place, group, network.parameters(),
-                                               small_buckets());
+        const ddp::PowerSgdOptions compressed{.start_step = 1};
+        auto state = std::make_shared<PowerSgdState>(compressed);
+        std::optional<GradientReducer> reducer(std::in_place, group,
+                                               network.parameters());  // One bucket.
         reducer->set_hook(ddp::power_sgd_hook(state));
         train(network, *reducer, group, 0, steps_before);
         if (group.rank() == last()) {
@@ -201,6 +202,9 @@ TEST_P(ReducerOfGroups, PowerSgdAgreesAfterAStepThatDidNotEnd) {
         if (group.rank() == 1) state->load(before);
         reducer->set_group(smaller);
         state->set_group(smaller);
+        // Without errors and Q, unless loaded: those of the step are none.
+        const bool is_empty = state->save().size() == PowerSgdState(compressed).save().size();
+        EXPECT_EQ(is_empty, group.rank() != 1);
         train(network, *reducer, smaller, steps_before, steps_before + 20);
         auto step = state->step();
         smaller.broadcast(std::span(&step, 1), 0);
