@@ -165,9 +165,9 @@ void Membership::look_at(int rank) {
   if (!first) return;
   const auto& peer = members_[static_cast<std::size_t>(rank)];
   const auto text = fmt::format(
-      "group '{}': member '{}' waits in a list of {} members, and member '{}' in one of {}: {}; "
+      "member '{}' waits in a list of {} members, and member '{}' in one of {}: {}; "
       "every member has to pass the same list",
-      name_, peer, first->members.size(), own_, members_.size(),
+      peer, first->members.size(), own_, members_.size(),
       first_difference(first->members, members_));
   // This member gives up the lists of all that wait for it.
   for (int r = 0; r < std::ssize(members_); ++r) {

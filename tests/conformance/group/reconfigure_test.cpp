@@ -1,9 +1,13 @@
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <utility>
+
+#include <tutti/backend/backend.hpp>
 
 #include "conformance/cells.hpp"
 
@@ -111,6 +115,68 @@ TEST_P(Reconfigure, MembersMayMeetInOneListAfterAnother) {
         if (round % 2 == 0) expect_members(three, me, {0, 2, 3});
       }
     }
+  });
+}
+
+/// A store that counts how often a key is read.
+class WatchedStore final : public Store {
+ public:
+  WatchedStore(std::shared_ptr<Store> base, std::string key)
+      : base_(std::move(base)), key_(std::move(key)) {}
+  /// Blocks until the key has been read `count` times more.
+  void await_reads(int count) {
+    std::unique_lock lock(mutex_);
+    const int wanted = reads_ + count;
+    if (!read_.wait_for(lock, group_timeout, [&] { return reads_ >= wanted; }))
+      throw std::runtime_error("the key was not read");
+  }
+
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    base_->set(key, value);
+  }
+  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
+  Bytes get(std::string_view key, Deadline limit) override {
+    if (key == key_) {
+      const std::lock_guard lock(mutex_);
+      ++reads_;
+      read_.notify_all();
+    }
+    return base_->get(key, limit);
+  }
+  std::int64_t add(std::string_view key, std::int64_t n) override { return base_->add(key, n); }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    return base_->compare_set(key, expected, desired);
+  }
+  bool erase(std::string_view key) override { return base_->erase(key); }
+  bool in_process() const override { return true; }
+
+ private:
+  std::shared_ptr<Store> base_;
+  std::string key_;
+  std::mutex mutex_;
+  std::condition_variable read_;
+  int reads_ = 0;
+};
+
+TEST_P(Reconfigure, AMemberThatStillMakesAnEarlierGroupIsNoDisagreement) {
+  const auto watched = std::make_shared<WatchedStore>(store_, "world/members/" + handle(0));
+  store_ = watched;
+  const Handles earlier{handle(0), handle(1)};
+  const Handles later{handle(1), handle(0)};
+  on_threads(2, [&](int me) {
+    auto options = group_options(world(), 0, store_);
+    options.size = 1;
+    auto slow = options;
+    if (me == 0)
+      slow.decorate = [&](std::unique_ptr<Backend> backend) {
+        watched->await_reads(4);  // The other one waits in the later list.
+        return backend;
+      };
+    auto first = ProcessGroup::reconfigure(slow, handle(me), earlier);
+    auto second = ProcessGroup::reconfigure(options, handle(me), later);
+    expect_members(first, me, {0, 1});
+    expect_members(second, me, {1, 0});
   });
 }
 
