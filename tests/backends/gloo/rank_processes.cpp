@@ -137,19 +137,6 @@ std::vector<std::string> on_processes(const Processes& how,
   return output;
 }
 
-Holdings holdings() {
-  Holdings now;
-  using Entries = std::filesystem::directory_iterator;
-  // The count always includes the iterator's own descriptor.
-  now.descriptors = static_cast<std::size_t>(std::distance(Entries("/proc/self/fd"), Entries()));
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    if (word == "Threads:") status >> now.threads;
-    if (word == "VmRSS:") status >> now.resident_kib;
-  }
-  return now;
-}
-
 void wait_until_stopped(pid_t process) {
   const auto limit = Deadline::after(10s);
   for (;;) {

@@ -11,6 +11,8 @@
 #include <tutti/process_group.hpp>
 #include <tutti/store/store_server.hpp>
 
+#include "support/resources.hpp"
+
 // Ranks that are processes, so that one can be stopped or killed, and has descriptors, threads and
 // memory of its own. Each checks its own results with EXPECT and ASSERT as any test does.
 
@@ -71,14 +73,6 @@ struct Processes {
 /// signal are failures of the test. Returns the result of each rank.
 std::vector<std::string> on_processes(const Processes& how,
                                       const std::function<std::string(RankProcess& rank)>& body);
-
-/// The resources of a process.
-struct Holdings {
-  std::size_t descriptors = 0;
-  std::size_t threads = 0;
-  std::size_t resident_kib = 0;
-};
-Holdings holdings();
 
 /// Blocks until the process is stopped by a signal.
 void wait_until_stopped(pid_t process);

@@ -1,6 +1,10 @@
+#include <map>
+#include <string>
+
 #include <tutti/coalesce.hpp>
 
 #include "conformance/cells.hpp"
+#include "support/resources.hpp"
 
 // Ranks that disagree in normal mode, with a timeout of minutes: every rank has an error that names
 // both sides by the end of its next call, within 2 s, and no rank that got no error has wrong data.
@@ -179,7 +183,25 @@ std::vector<Case> cases() {
   return all;
 }
 
-class Disagreements : public testing::TestWithParam<Case> {};
+/// After a disagreement the groups leave no thread and no descriptor.
+class Disagreements : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    const World& world = GetParam().world;
+    if (before_.contains(to_string(world))) return;
+    // What a transport sets up once.
+    on_fresh_ranks(world, [](ProcessGroup& group) { group.barrier(); });
+    before_[to_string(world)] = Resources::settled().but_mappings();
+  }
+  void TearDown() override {
+    const auto& before = before_[to_string(GetParam().world)];
+    const auto after = Resources::await(before, 2s);
+    EXPECT_TRUE(after.fit(before)) << after << "; before " << before;
+  }
+
+ private:
+  static inline std::map<std::string, Resources> before_;  // By world.
+};
 INSTANTIATE_TEST_SUITE_P(Cases, Disagreements, testing::ValuesIn(cases()), CaseName());
 
 TEST_P(Disagreements, AreAnErrorOnEveryRankByItsNextCall) {

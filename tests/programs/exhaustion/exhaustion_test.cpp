@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "phases.hpp"
 #include "support/memories.hpp"
 #include "support/processes.hpp"
+#include "support/resources.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace tutti::test {
@@ -149,6 +151,16 @@ bool is_own(const Outcome& outcome) {
          std::string_view(outcome.text.data()).find("memory") != std::string_view::npos;
 }
 
+/// The threads and descriptors of this process that stay 2 s after its group has ended; empty:
+/// none.
+std::string left_over(const Resources& before) {
+  const auto after = Resources::await(before.but_mappings(), 2s);
+  if (after.fit(before.but_mappings())) return {};
+  std::ostringstream text;
+  text << after << "; before the group " << before;
+  return text.str();
+}
+
 /// Runs a phase with the n-th allocation failing; n is from `first`, every `step`, while there is
 /// one. Ranks are processes, for `local` threads of one.
 void fail_each(const std::string& backend, const Phase& phase, std::int64_t step) {
@@ -164,19 +176,23 @@ void fail_each(const std::string& backend, const Phase& phase, std::int64_t step
     const TemporaryDirectory directory;
     const bool threads = backend == "local";
     const auto ends = in_children(threads ? 1 : ranks, [&](int child) {
-      if (!threads) {
+      use_one_heap();
+      const auto before = Resources::now();
+      if (threads) {
+        const auto store = make_memory_store();
+        std::thread other([&] { run_rank(1, backend, store, phase, n, trial); });
+        run_rank(0, backend, store, phase, n, trial);
+        other.join();
+      } else {
         run_rank(child, backend, make_file_store(directory.path()), phase, n, trial);
-        return std::string();
       }
-      const auto store = make_memory_store();
-      std::thread other([&] { run_rank(1, backend, store, phase, n, trial); });
-      run_rank(0, backend, store, phase, n, trial);
-      other.join();
-      return std::string();
+      return left_over(before);
     });
-    for (std::size_t i = 0; i < ends.size(); ++i)
+    for (std::size_t i = 0; i < ends.size(); ++i) {
       EXPECT_TRUE(ends[i].ended) << "process " << i << " crashed or hung; allocation " << n
                                  << describe(trial);
+      EXPECT_EQ(ends[i].output, "") << "process " << i << "; allocation " << n << describe(trial);
+    }
     for (const auto* outcomes : {&trial.phase, &trial.barrier})
       for (const auto& outcome : *outcomes) {
         const bool none = outcome.kind == Outcome::Kind::none && outcomes == &trial.barrier;

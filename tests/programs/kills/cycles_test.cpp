@@ -21,7 +21,7 @@
 
 #include "../../backends/gloo/rank_processes.hpp"
 #include "backends.hpp"
-#include "resources.hpp"
+#include "support/resources.hpp"
 #include "support/scoped_variables.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/worlds.hpp"

@@ -6,6 +6,7 @@ import random
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -169,6 +170,15 @@ class Launchers(unittest.TestCase):
         # Rank 0 comes last; the other ranks wait for the store that it hosts.
         ranks = [start([PROGRAM], TUTTI_RANK=str(rank), TUTTI_SIZE="3", TUTTI_STORE=store) for rank in (2, 1, 0)]
         self.assert_all_well(3, [finish(rank) for rank in ranks])
+
+    def test_the_survivors_of_rank_0_with_the_store_go_on_over_another_store(self):
+        store = f"tcp://127.0.0.1:{free_port()}"
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [start([SURVIVING, folder], TUTTI_RANK=str(rank), TUTTI_SIZE="4", TUTTI_STORE=store)
+                     for rank in range(4)]
+            killed, *others = [finish(rank) for rank in ranks]
+        self.assertEqual(killed[0], -signal.SIGKILL)
+        self.assert_all_well(3, others)
 
     def test_another_launcher_around_it(self):
         # srun starts one launcher per node, which starts the ranks.

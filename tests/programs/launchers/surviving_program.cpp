@@ -1,4 +1,5 @@
-// A user's program whose rank 0 is killed in a call. The other ranks go on in a group of their own.
+// A user's program whose rank 0 is killed in a call. The other ranks go on in a group of their own,
+// over the same store, or over files in the folder that is the argument.
 #include <signal.h>
 
 #include <chrono>
@@ -9,7 +10,7 @@
 
 #include <tutti/tutti.hpp>
 
-int main() try {
+int main(int argc, char** argv) try {
   auto group = tutti::init({.group = {.backend = "gloo", .timeout = std::chrono::seconds(60)}});
   std::vector<std::int64_t> sum(1000);
   try {
@@ -19,7 +20,11 @@ int main() try {
     }
   } catch (const tutti::Error& error) {
     if (error.code() != tutti::Errc::peer_lost || error.where().rank != 0) throw;
-    group = group.shrink();
+    group = argc == 1 ? group.shrink()
+                      : tutti::ProcessGroup::create({.backend = "gloo",
+                                                     .store = tutti::make_file_store(argv[1]),
+                                                     .rank = group.rank() - 1,
+                                                     .size = group.size() - 1});
   }
   const std::int64_t size = group.size();
   sum.assign(sum.size(), group.rank() + 1);

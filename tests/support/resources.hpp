@@ -8,6 +8,14 @@
 
 namespace tutti::test {
 
+/// What the system says about this process.
+struct Holdings {
+  std::size_t descriptors = 0;
+  std::size_t threads = 0;
+  std::size_t resident_kib = 0;
+};
+Holdings holdings();
+
 /// The resources of this process that a group may take.
 struct Resources {
   std::size_t threads = 0;
@@ -22,6 +30,9 @@ struct Resources {
   /// resources.
   static Resources await(const Resources& before, std::chrono::nanoseconds limit);
 
+  /// These, which any number of mappings fits: for processes in which libraries still set up things
+  /// once.
+  Resources but_mappings() const noexcept;
   bool operator==(const Resources&) const = default;
   /// True if these are not more than `before`, but for `spare_mappings`.
   bool fit(const Resources& before) const noexcept;

@@ -1,18 +1,33 @@
-#include "resources.hpp"
+#include "support/resources.hpp"
 
 #include <malloc.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <thread>
 
 #include <tutti/deadline.hpp>
 
-#include "../../backends/gloo/rank_processes.hpp"
-
 namespace tutti::test {
+
+using namespace std::chrono_literals;
+
+Holdings holdings() {
+  Holdings now;
+  using Entries = std::filesystem::directory_iterator;
+  // The count always includes the iterator's own descriptor.
+  now.descriptors = static_cast<std::size_t>(std::distance(Entries("/proc/self/fd"), Entries()));
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (word == "Threads:") status >> now.threads;
+    if (word == "VmRSS:") status >> now.resident_kib;
+  }
+  return now;
+}
 
 Resources Resources::now() {
   std::ifstream maps("/proc/self/maps");
@@ -40,6 +55,10 @@ Resources Resources::await(const Resources& before, std::chrono::nanoseconds lim
     last = now();
   }
   return last;
+}
+
+Resources Resources::but_mappings() const noexcept {
+  return {threads, descriptors, std::numeric_limits<std::size_t>::max() - spare_mappings};
 }
 
 bool Resources::fit(const Resources& before) const noexcept {
