@@ -171,9 +171,10 @@ void Watcher::look_at_graphs() noexcept {
 void Watcher::compare_calls(Clock::time_point now) noexcept {
   if (now < next_comparison_ || init_.size == 1 || failure_.is_broken()) return;
   next_comparison_ = now + comparison_interval;
-  const bool changed = history_.has_changed();
+  has_changed_ = history_.has_changed() || has_changed_;
   // A comparison writes, and would block if the store does not answer.
-  if (changed && !heartbeats_->ask_store()) return;
+  if (has_changed_ && !heartbeats_->ask_store()) return;
+  const bool changed = std::exchange(has_changed_, false);
   try {
     const auto found =
         changed ? failure_.agreement().compare_calls(init_.name, init_.name, history_.take(), true)

@@ -83,6 +83,7 @@ class Watcher {
   std::optional<internal::Heartbeats> heartbeats_;  // Set by start().
   Clock::time_point next_look_{};
   Clock::time_point next_comparison_{};
+  bool has_changed_ = false;  // Calls have begun since the last comparison.
   Clock::time_point next_look_at_graphs_{};
   Clock::time_point next_look_at_beats_{};
   // When a departed rank was first seen to have left.

@@ -200,11 +200,14 @@ Mesh::~Mesh() {
     watcher_.join();
   if (is_up()) {
     worker_->flush(Deadline::after(leaving_time));
-    if (const auto sender = worker_->unreceived())
-      log(LogLevel::error,
-          fmt::format("group '{}' has ended, but rank {} has not received a message of rank {}; "
-                      "every send needs a receive with the same tag",
-                      names().group(), names()(rank()), names()(*sender)));
+    try {
+      if (const auto sender = worker_->unreceived())
+        log(LogLevel::error,
+            fmt::format("group '{}' has ended, but rank {} has not received a message of rank {}; "
+                        "every send needs a receive with the same tag",
+                        names().group(), names()(rank()), names()(*sender)));
+    } catch (const std::bad_alloc&) {  // There is no memory for the text.
+    }
     agreement().leave(0);
   }
   worker_->close();
