@@ -176,10 +176,10 @@ std::shared_ptr<WorkState> MeshBackend::post_one(const Op& op, const Call& call,
     to_itself_->post(message, rank(), call);
     return message;
   }
-  group_->calls->posted.add(group_->pair_id(op), op);
   auto state = calls().make_state<PairState>(group_, waiter_threads_, op, limit);
   {
     const std::lock_guard lock(pairs_mutex_);
+    group_->calls->posted.add(group_->pair_id(op), op);
     if (pairs_.size() == pairs_.capacity())
       std::erase_if(pairs_, [](const auto& pair) { return pair.expired(); });
     pairs_.push_back(state);

@@ -139,7 +139,7 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
 
 bool Group::abandon(const Call& call) const noexcept {
   try {
-    // The ranks of a difference have been compared, so they have waited for longer than this rank.
+    // The ranks of a difference wait, and look for refusals every 0.1 s.
     const auto* found = mesh->agreement().refusal_of(call_id(call));
     const bool quick = found != nullptr && found->is_difference;
     const auto soon = Deadline::after(std::chrono::milliseconds(quick ? 500 : 1500));

@@ -17,7 +17,7 @@
 namespace tutti::backend::mesh {
 
 /// The last sends and receives that this rank has posted on a group, for a peer that waits for the
-/// other side of one. Any thread writes, even while another one reads.
+/// other side of one. One thread writes at a time, even while another one reads.
 class PostedMessages {
  public:
   void add(std::uint64_t pair, const Op& op) noexcept;

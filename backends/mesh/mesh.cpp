@@ -21,10 +21,13 @@ namespace {
 constexpr std::chrono::milliseconds first_look_ms = 100ms;
 constexpr std::chrono::nanoseconds first_look = first_look_ms;
 constexpr std::chrono::nanoseconds longest_look = 500ms;
-/// The interval between polls for questions of peers.
-constexpr auto answer_interval = 500ms;
+/// The interval between questions to peers, and between polls for theirs.
+constexpr auto question_interval = 500ms;
 /// A call that has waited for this long is compared.
 constexpr auto patience_before_comparing = 500ms;
+/// A rank that finds a difference waits for 0.5 s until the others have left the call. Most are
+/// found soon, so calls that have waited for less than this look often.
+constexpr auto time_of_differences = 3s;
 
 class MeshOfOne final : public Mesh {
  public:
@@ -138,16 +141,16 @@ std::optional<Error> Mesh::look() noexcept {
     if (now < next_look_ && heartbeats_.store_answers()) return std::nullopt;
     const auto waiting = waiting_calls(now);
     if (!heartbeats_.store_answers()) return std::nullopt;
-    look_pause_ = waiting.any ? std::min(2 * look_pause_, longest_look) : first_look;
+    look_pause_ =
+        waiting.any && !waiting.is_recent ? std::min(2 * look_pause_, longest_look) : first_look;
     next_look_ = now + look_pause_;
     // A comparison writes, and would block if the store does not answer.
     if (waiting.any && !store_answers()) return heartbeats_.judge_store(awaited_peers());
     if (waiting.any) cancel_refused();
+    if (now < next_question_time_) return std::nullopt;
+    next_question_time_ = now + question_interval;
     auto cause = ask(waiting);
-    if (!cause && now >= next_answer_) {
-      next_answer_ = now + answer_interval;
-      cause = answer(waiting);
-    }
+    if (!cause) cause = answer(waiting);
     if (waiting.any) cancel_refused();
     return cause;
   } catch (...) {  // Without memory or the store no difference is found.
@@ -208,8 +211,9 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
     // The call of a refused message may have ended.
     if (call.group == nullptr || agreement().refusal_of(call.id) != nullptr) continue;
     const bool is_message = call.call == nullptr;
-    if (is_message) waiting.pairs.push_back(call.id);
-    if (now - *m->since_ < patience_before_comparing) continue;
+    const auto waited = now - *m->since_;
+    if (waited < patience_before_comparing) continue;
+    waiting.is_recent = waiting.is_recent || waited < time_of_differences;
     const auto& group = *call.group;
     if (is_message) {
       const auto& op = call.ops[0];
@@ -224,6 +228,13 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
     }
   }
   return waiting;
+}
+
+bool Mesh::is_listed(std::uint64_t pair) const noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto* m = messages_; m != nullptr; m = m->after_)
+    if (m->call_.call == nullptr && m->call_.id == pair) return true;
+  return false;
 }
 
 std::optional<Error> Mesh::ask(const Waiting& waiting) {
@@ -242,8 +253,8 @@ std::optional<Error> Mesh::ask(const Waiting& waiting) {
 
 std::optional<Error> Mesh::answer(const Waiting& waiting) {
   if (!agreement().is_asked()) return std::nullopt;
-  if (const auto theirs = agreement().question())
-    if (auto cause = compare_message(*theirs, waiting)) return cause;
+  for (const auto& theirs : agreement().questions())
+    if (auto cause = compare_message(theirs, waiting)) return cause;
   for (const auto& calls : all_calls()) {
     const auto is_own = [&](const auto& collective) { return collective.group == calls; };
     if (std::ranges::any_of(waiting.collectives, is_own)) continue;
@@ -260,11 +271,13 @@ std::optional<Error> Mesh::compare(const GroupCalls& calls, const Waiting::Colle
   if (!found) return std::nullopt;
   cancel_refused();
   const auto id = internal::call_id(calls.name, calls.names.first_part(found->seq));
-  if (const auto* refusal = agreement().refusal_of(id);
-      refusal != nullptr && !refusal->is_difference)
+  const auto* refusal = agreement().refusal_of(id);
+  if (refusal != nullptr && !refusal->is_difference)
     return internal::broken_by_refusal(Error(
         Errc::mismatch, fmt::format("rank {} refused {}", names_(refusal->rank), refusal->text),
         {.group = calls.names.group(), .rank = names_(refusal->rank)}));
+  // The ranks leave this call already; this one may be about to.
+  if (refusal != nullptr) return std::nullopt;
   if (waits == nullptr || !found->is_last || found->seq != waits->seq)
     return Error(Errc::mismatch, found->text,
                  {.group = calls.names.group(),
@@ -280,9 +293,12 @@ std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs,
   for (const auto& calls : all_calls()) {
     auto mine = calls->posted.find(theirs.pair, calls->names);
     if (!mine || mine->fingerprint == theirs.fingerprint) continue;
+    cancel_refused();
+    // The question may be older than its answer.
+    if (agreement().refusal_of(theirs.pair) != nullptr) return std::nullopt;
     for (const auto& [peer, side] : waiting.messages)
       if (side.pair == theirs.pair) mine->text = side.text;
-    const bool has_ended = std::ranges::find(waiting.pairs, theirs.pair) == waiting.pairs.end();
+    const bool has_ended = !is_listed(theirs.pair);
     const auto place = [&](int mesh_rank) {
       return static_cast<int>(std::ranges::find(calls->ranks, mesh_rank) - calls->ranks.begin());
     };
@@ -314,7 +330,7 @@ void Mesh::add_calls(const std::shared_ptr<const GroupCalls>& calls) {
 }
 
 void Mesh::end_calls(const GroupCalls& calls) noexcept {
-  if (!is_up()) return;
+  if (!is_up() || !agreement().answers()) return;
   try {
     const auto found =
         agreement().compare_calls(calls.name + "/end", calls.names, calls.history.take(), true);

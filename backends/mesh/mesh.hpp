@@ -140,10 +140,10 @@ class Mesh : public internal::FailingGroup {
       std::uint64_t seq;
       std::string text;  // "all_reduce sum f32 [4]".
     };
-    bool any = false;  // Some call waits, maybe not for long.
+    bool any = false;        // Some call waits, maybe not for long.
+    bool is_recent = false;  // Some call is compared, and has not been for long.
     std::vector<Collective> collectives{};
     std::vector<std::pair<int, internal::MessageSide>> messages{};  // With their peers.
-    std::vector<std::uint64_t> pairs{};  // Of all messages, also of those that wait for a moment.
   };
   Waiting waiting_calls(std::chrono::steady_clock::time_point now);
   /// The error of a rank that does not respond.
@@ -151,6 +151,8 @@ class Mesh : public internal::FailingGroup {
   std::vector<int> awaited_peers() const;
   bool store_answers() noexcept;
   void cancel_refused() noexcept;
+  /// True for a send or receive that has not ended.
+  bool is_listed(std::uint64_t pair) const noexcept;
   std::vector<std::shared_ptr<const GroupCalls>> all_calls();
   // These return the cause with which the mesh fails.
   std::optional<Error> ask(const Waiting& waiting);
@@ -176,7 +178,7 @@ class Mesh : public internal::FailingGroup {
   std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};
-  std::chrono::steady_clock::time_point next_answer_{};
+  std::chrono::steady_clock::time_point next_question_time_{};
   std::size_t next_question_ = 0;
 };
 

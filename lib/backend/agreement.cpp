@@ -24,7 +24,7 @@
 //                         refused the call itself, "" if it has left it
 //   calls/<group>         the last calls of the rank that got furthest, for a comparison
 //   asked                 the number of times that a rank asked all ranks to compare their calls
-//   ask/<rank>            a message whose other side that rank may have made differently
+//   ask/<rank>            messages whose other side that rank may have made differently
 //   left/<rank>           the number of collectives that the rank had ended when it left
 //   departures            the number of ranks that have left
 //   beat/<rank>           of Heartbeats
@@ -83,21 +83,27 @@ Refusal decode_refusal(const Bytes& bytes) {
   return refusal;
 }
 
-Bytes encode(const MessageSide& side) {
+Bytes encode(std::span<const MessageSide> sides) {
   Writer out;
-  out.i32(side.rank).u64(side.pair).u64(side.fingerprint).text(side.text);
+  out.u64(sides.size());
+  for (const auto& side : sides)
+    out.i32(side.rank).u64(side.pair).u64(side.fingerprint).text(side.text);
   return out.take();
 }
 
-MessageSide decode_message_side(const Bytes& bytes) {
-  Reader in(bytes, Errc::mismatch, "a peer's message");
-  MessageSide side;
-  side.rank = in.i32();
-  side.pair = in.u64();
-  side.fingerprint = in.u64();
-  side.text = in.text();
+std::vector<MessageSide> decode_message_sides(const Bytes& bytes) {
+  std::vector<MessageSide> sides;
+  if (bytes.empty()) return sides;
+  Reader in(bytes, Errc::mismatch, "the messages of peers");
+  for (auto count = in.u64(); count > 0; --count) {
+    auto& side = sides.emplace_back();
+    side.rank = in.i32();
+    side.pair = in.u64();
+    side.fingerprint = in.u64();
+    side.text = in.text();
+  }
   in.end();
-  return side;
+  return sides;
 }
 
 Error with_message(const Error& error, Errc code, int rank, const std::string& message,
@@ -147,7 +153,7 @@ std::optional<Bytes> Agreement::ask(Store& store, std::string_view what) const {
 
 bool Agreement::announce(const Failure& failure) noexcept {
   try {
-    if (is_silent() || (!ask(*failures_, failed) && is_silent())) return true;
+    if (is_silent() || !answers()) return true;
     const auto mine = failure.ask.empty() ? encode_error(failure.cause) : claim();
     if (to_text(failures_->compare_set(failed, {}, to_bytes(mine))) == mine) return true;
   } catch (...) {
@@ -326,6 +332,7 @@ std::optional<CallDifference> Agreement::compare_calls(std::string_view group,
   }
   if (held.empty() || held == own) return std::nullopt;
   const auto theirs = decode_past_calls(held);
+  if (theirs.empty()) return std::nullopt;
   if (theirs.rank != mine.rank)
     if (auto found = difference(names, mine, theirs)) return found;
   if (publish && mine.last() > theirs.last()) (void)store_->compare_set(place, held, own);
@@ -337,7 +344,18 @@ void Agreement::ask_all() {
 }
 
 void Agreement::ask(int peer, const MessageSide& mine) {
-  store_->set(key("ask", peer), encode(mine));
+  constexpr std::size_t most = 64;
+  const auto place = key("ask", peer);
+  for (auto held = peek(*store_, place).value_or(Bytes());;) {
+    auto sides = decode_message_sides(held);
+    std::erase_if(sides, [&](const auto& side) { return side.rank == mine.rank; });
+    if (sides.size() >= most) return;
+    sides.push_back(mine);
+    const auto wanted = encode(sides);
+    auto found = store_->compare_set(place, held, wanted);
+    if (found == wanted) return;
+    held = std::move(found);  // Another rank has asked meanwhile.
+  }
 }
 
 bool Agreement::is_asked() {
@@ -345,15 +363,27 @@ bool Agreement::is_asked() {
   return count && std::exchange(asked_, to_text(*count)) != to_text(*count);
 }
 
-std::optional<MessageSide> Agreement::question() {
-  const auto bytes = peek(*store_, key("ask", rank_));
-  if (!bytes) return std::nullopt;
-  return decode_message_side(*bytes);
+std::vector<MessageSide> Agreement::questions() {
+  const auto place = key("ask", rank_);
+  const auto held = peek(*store_, place);
+  if (!held) return {};
+  auto sides = decode_message_sides(*held);
+  // If a rank has asked meanwhile, all are read again.
+  if (!sides.empty()) (void)store_->compare_set(place, *held, encode(std::span<MessageSide>()));
+  return sides;
+}
+
+bool Agreement::answers() const noexcept {
+  try {
+    return ask(*failures_, failed) || !is_silent();
+  } catch (...) {  // The store has ended, so a write throws at once.
+    return true;
+  }
 }
 
 void Agreement::leave(std::uint64_t ended) noexcept {
   try {
-    if (is_silent() && !ask(*failures_, failed) && is_silent()) return;
+    if (is_silent() && !answers()) return;
     store_->set(key("left", rank_), std::to_string(ended));
     (void)store_->add("departures", 1);
   } catch (...) {  // Without the store, peers that need this rank wait until their deadline.

@@ -129,12 +129,15 @@ class Agreement {
   /// Asks all ranks to compare their calls, after this rank has published its own.
   void ask_all();
   /// Asks `peer`, at the next ask_all(), whether it has made the other side of a message
-  /// differently. A later question to the same peer replaces it.
+  /// differently. A later question to the same peer replaces it. Has no effect while 64 ranks ask
+  /// that peer.
   void ask(int peer, const MessageSide& mine);
   /// True if a rank has asked since the last call of this function. From one thread.
   bool is_asked();
-  /// The latest question of a peer to this rank; empty if there is none.
-  std::optional<MessageSide> question();
+  /// The latest questions of the peers to this rank since the last call of this function.
+  std::vector<MessageSide> questions();
+  /// False if the store does not answer, so that a write would block for its timeout.
+  bool answers() const noexcept;
 
   /// Reports that this rank leaves on purpose and has ended its collectives below number `ended`.
   void leave(std::uint64_t ended) noexcept;

@@ -37,8 +37,8 @@ std::uint64_t chain(std::uint64_t before, std::uint64_t call) noexcept {
 
 }  // namespace
 
-void CallHistory::write(Slot& slot, std::uint64_t index, std::uint64_t seq,
-                        std::uint64_t fingerprint, const Op& first, std::size_t ops) noexcept {
+void CallHistory::write(Slot& slot, std::uint64_t seq, std::uint64_t fingerprint, const Op& first,
+                        std::size_t ops) noexcept {
   slot.version.store(0, std::memory_order_relaxed);  // Ordered before the release stores below.
   slot.seq.store(seq, std::memory_order_release);
   slot.fingerprint.store(fingerprint, std::memory_order_release);
@@ -47,7 +47,7 @@ void CallHistory::write(Slot& slot, std::uint64_t index, std::uint64_t seq,
   slot.bytes.store(
       static_cast<std::int64_t>(first.in.data != nullptr ? first.in.bytes() : first.out.bytes()),
       std::memory_order_release);
-  slot.version.store(index + 1, std::memory_order_release);
+  slot.version.store(++written_, std::memory_order_release);
 }
 
 std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noexcept {
@@ -61,11 +61,11 @@ std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noex
   for (const auto& op : ops)
     if (is_point_to_point(shown->kind)) shown = &op;
   const auto index = count_.load(std::memory_order_relaxed);
-  write(slots_[index % length], index, call.seq, call.fingerprint, *shown, ops.size());
+  write(slots_[index % length], call.seq, call.fingerprint, *shown, ops.size());
   if (call.seq >= next_mark_) {
     const auto mark = call.seq / mark_distance;
     if (call.seq % mark_distance == 0)
-      write(marks_[mark % length], mark, call.seq, call.fingerprint, *shown, ops.size());
+      write(marks_[mark % length], call.seq, call.fingerprint, *shown, ops.size());
     next_mark_ = (mark + 1) * mark_distance;
   }
   count_.store(index + 1, std::memory_order_release);
@@ -79,7 +79,7 @@ void CallHistory::take_back(std::uint64_t seq) noexcept {
   auto count = count_.load(std::memory_order_relaxed);
   while (count > 0) {
     auto& slot = slots_[(count - 1) % length];
-    if (slot.version.load(std::memory_order_relaxed) != count ||
+    if (slot.version.load(std::memory_order_relaxed) == 0 ||
         names_.first_part(slot.seq.load(std::memory_order_relaxed)) != first_)
       break;
     slot.version.store(0, std::memory_order_release);

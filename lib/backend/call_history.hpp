@@ -83,7 +83,8 @@ class CallHistory {
   bool has_changed() noexcept;
 
  private:
-  // A slot is a sequence lock: `version` is its index + 1, and 0 during a write.
+  // A slot is a sequence lock: `version` is the number of the write, which never comes again, and 0
+  // during a write.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> version{0};
     std::atomic<std::uint64_t> seq{0};
@@ -92,8 +93,8 @@ class CallHistory {
     std::atomic<std::uint64_t> what{0};
     std::atomic<std::int64_t> bytes{0};
   };
-  void write(Slot& slot, std::uint64_t index, std::uint64_t seq, std::uint64_t fingerprint,
-             const Op& first, std::size_t ops) noexcept;
+  void write(Slot& slot, std::uint64_t seq, std::uint64_t fingerprint, const Op& first,
+             std::size_t ops) noexcept;
   static std::optional<PastCall> read(const Slot& slot);
 
   GroupNames names_;
@@ -103,6 +104,7 @@ class CallHistory {
   std::uint64_t present_ = 0;  // A hash of the present one, and of it alone.
   std::uint64_t first_ = 0;    // GroupNames::first_part() of the present one.
   std::uint64_t next_mark_ = 0;
+  std::uint64_t written_ = 0;  // The number of writes.
 
   std::atomic<std::uint64_t> count_{0};
   std::uint64_t seen_ = 0;  // By has_changed().

@@ -1,5 +1,7 @@
+#include <latch>
 #include <map>
 #include <string>
+#include <thread>
 
 #include <tutti/coalesce.hpp>
 
@@ -294,6 +296,47 @@ TEST_P(DisagreementsOfMessages, AreAnErrorOnTheReceiverAndOnTheSenderByItsNextCa
     };
     on_fresh_ranks(GetParam(), run, {.timeout = 5min});
   }
+}
+
+// Peers look at each other's questions twice a second, also after the answer.
+TEST_P(DisagreementsOfMessages, LeaveTheGroupUsable) {
+  const auto run = [](ProcessGroup& group) {
+    if (group.rank() == 0)
+      expect_error(Errc::mismatch, {}, [&] { group.send(array(group, 400'000), 1); });
+    if (group.rank() == 1)
+      expect_error(Errc::mismatch, {}, [&] { group.recv(array(group, 400'001), 0); });
+    std::this_thread::sleep_for(1200ms);
+    group.barrier();
+  };
+  on_fresh_ranks(GetParam(), run, {.timeout = 5min});
+}
+
+TEST_P(DisagreementsOfMessages, AreFoundWhileOtherRanksWaitForTheSameRank) {
+  std::latch found(1);
+  const auto run = [&](ProcessGroup& group) {
+    // The group is usable afterwards if the send has not ended before.
+    const auto may_differ = [](const auto& call) {
+      try {
+        call();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Errc::mismatch) << error.what();
+      }
+    };
+    if (group.rank() == 1) {
+      const auto start = std::chrono::steady_clock::now();
+      expect_error(Errc::mismatch, {"rank 0: send", "rank 1: recv"},
+                   [&] { group.recv(array(group, 4), 0); });
+      EXPECT_LT(std::chrono::steady_clock::now() - start, patience() * 2s);
+      found.count_down();
+    } else if (group.rank() == 0) {
+      may_differ([&] { group.send(array(group, 5), 1); });
+      found.wait();
+      for (int r = 2; r < group.size(); ++r) may_differ([&] { group.send(array(group, 4), r); });
+    } else {
+      may_differ([&] { group.recv(array(group, 4), 0); });
+    }
+  };
+  on_fresh_ranks(GetParam(), run, {.timeout = 5min});
 }
 
 // Making a group.

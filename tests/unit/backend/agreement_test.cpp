@@ -26,7 +26,7 @@ constexpr int size = 4;
 
 using Body = std::function<void(Agreement& agreement, int rank)>;
 
-/// All ranks begin together: a rank waits only 10 ms for the status of another.
+/// All ranks begin together: a rank waits only briefly for the status of another.
 void on_ranks(const std::shared_ptr<Store>& store, const Body& body) {
   std::barrier started(size);
   std::vector<std::thread> threads;
@@ -293,6 +293,22 @@ TEST(Agreement, ARankThatIsNotInARefusedCallIsWaitedForUntilTheDeadline) {
   const std::vector<int> all{0, 1};
   expect_error(Errc::timeout, {"abandoned/99/1"},
                [&] { (void)agreement.await_abandoned(99, all, Deadline::after(10ms)); });
+}
+
+TEST(Agreement, QuestionsOfSeveralRanksAreReadOnce) {
+  const auto store = make_memory_store();
+  Agreement asked(store, 0, size);
+  EXPECT_TRUE(asked.questions().empty());
+  for (int rank = 1; rank < size; ++rank)
+    for (const std::uint64_t pair : {7, 8})  // The second question replaces the first.
+      Agreement(store, rank, size).ask(0, {.rank = rank, .pair = pair, .text = "recv"});
+  const auto questions = asked.questions();
+  ASSERT_EQ(questions.size(), 3U);
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    EXPECT_EQ(questions[i].rank, static_cast<int>(i) + 1);
+    EXPECT_EQ(questions[i].pair, 8U);
+  }
+  EXPECT_TRUE(asked.questions().empty());
 }
 
 TEST(Agreement, WithoutTheStoreEveryRankSpeaksForItself) {
