@@ -8,7 +8,7 @@ using namespace std::chrono_literals;
 
 Error FailingGroup::fail(const Failure& failure) noexcept {
   if (auto up = State::up; !state_.compare_exchange_strong(up, State::failing)) {
-    if (up == State::failing && !failure.status.call.empty())
+    if (up == State::failing && !failure.status.call.empty() && agreement_.answers())
       agreement_.publish_status(failure.status);
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [&] { return cause_.has_value(); });
