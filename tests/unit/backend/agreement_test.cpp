@@ -300,7 +300,7 @@ TEST(Agreement, QuestionsOfSeveralRanksAreReadOnce) {
   Agreement asked(store, 0, size);
   EXPECT_TRUE(asked.questions().empty());
   for (int rank = 1; rank < size; ++rank)
-    for (const std::uint64_t pair : {7, 8})  // The second question replaces the first.
+    for (const std::uint64_t pair : {7U, 8U})  // The second question replaces the first.
       Agreement(store, rank, size).ask(0, {.rank = rank, .pair = pair, .text = "recv"});
   const auto questions = asked.questions();
   ASSERT_EQ(questions.size(), 3U);
