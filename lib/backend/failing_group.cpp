@@ -8,14 +8,24 @@ using namespace std::chrono_literals;
 
 Error FailingGroup::fail(const Failure& failure) noexcept {
   if (auto up = State::up; !state_.compare_exchange_strong(up, State::failing)) {
-    if (up == State::failing && !failure.status.call.empty() && agreement_.answers())
-      agreement_.publish_status(failure.status);
     std::unique_lock lock(mutex_);
+    settled_.wait(lock, [&] { return is_announced_ || cause_.has_value(); });
+    // announce() has found out whether the store answers.
+    if (!cause_ && !failure.status.call.empty() && !agreement_.is_silent()) {
+      lock.unlock();
+      agreement_.publish_status(failure.status);
+      lock.lock();
+    }
     settled_.wait(lock, [&] { return cause_.has_value(); });
     return *cause_;
   }
   // Before the transport stops, so that a peer that notices it finds the cause in the store.
   const bool first = agreement_.announce(failure);
+  {
+    const std::lock_guard lock(mutex_);
+    is_announced_ = true;
+  }
+  settled_.notify_all();
   stop(failure.cause);
   const Error cause = agreement_.settle(failure, first);
   {

@@ -55,6 +55,7 @@ class FailingGroup {
   std::atomic<State> state_{State::up};
   mutable std::mutex mutex_;
   std::condition_variable settled_;
+  bool is_announced_ = false;
   std::optional<Error> cause_;
 };
 
