@@ -93,7 +93,7 @@ class Mesh : public internal::FailingGroup {
   /// Called after a message has been posted for which no thread waits yet.
   virtual void attend() noexcept {}
 
-  /// How errors name the group with which the mesh was made.
+  /// The names that errors give the group with which the mesh was made, and its ranks.
   const internal::GroupNames& names() const noexcept { return names_; }
 
   /// The cause of the failure when the connection to `peer` has ended: in the ranks of names(). If

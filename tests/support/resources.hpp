@@ -8,7 +8,7 @@
 
 namespace tutti::test {
 
-/// What the system says about this process.
+/// The system's figures for this process.
 struct Holdings {
   std::size_t descriptors = 0;
   std::size_t threads = 0;

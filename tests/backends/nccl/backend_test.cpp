@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "backends/nccl/groups.hpp"
+#include "support/store_over.hpp"
 
 // The backend nccl on streams, and when NCCL or CUDA fail, over the double.
 
@@ -327,27 +328,15 @@ TEST_F(Failing, ARankThatLeavesIsPeerLostToTheOther) {
 }
 
 /// A store of processes in which the beats of a rank can end, as if it had stopped.
-class MuteStore final : public Store {
+class MuteStore final : public StoreOver {
  public:
   explicit MuteStore(std::shared_ptr<Store> base, std::atomic<bool>& mute)
-      : base_(std::move(base)), mute_(mute) {}
-  using Store::set;
+      : StoreOver(std::move(base)), mute_(mute) {}
   void set(std::string_view key, std::span<const std::byte> value) override {
-    if (!mute_ || key.find("agreement/beat/") == std::string_view::npos) base_->set(key, value);
+    if (!mute_ || key.find("agreement/beat/") == std::string_view::npos) StoreOver::set(key, value);
   }
-  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
-  Bytes get(std::string_view key, Deadline deadline) override { return base_->get(key, deadline); }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    return base_->add(key, delta);
-  }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    return base_->compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return base_->erase(key); }
 
  private:
-  std::shared_ptr<Store> base_;
   std::atomic<bool>& mute_;
 };
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "backends/nccl/groups.hpp"
+#include "support/store_over.hpp"
 
 // Failures of a call or a group that ranks report through the store, and the cost and delay of the
 // store.
@@ -38,37 +39,26 @@ namespace {
 
 /// A store in memory that counts the requests for keys that end in `suffix`. It can stop answering
 /// requests for some time, as a server may; get() keeps its deadline nevertheless.
-class WatchedStore final : public Store {
+class WatchedStore final : public StoreOver {
  public:
   int refusals = 0;  ///< Requests for the number of refused calls,
   int causes = 0;    ///< and for the cause that a rank has published.
   std::mutex mutex;  ///< Guards the counts.
   std::atomic<SteadyClock::time_point> silent_until{SteadyClock::time_point{}};
 
-  using Store::set;
-  void set(std::string_view key, std::span<const std::byte> value) override {
-    base_->set(key, value);
-  }
+  WatchedStore() : StoreOver(make_memory_store()) {}
   std::optional<Bytes> try_get(std::string_view key) override {
     count(key);
     std::this_thread::sleep_until(silent_until.load());
-    return base_->try_get(key);
+    return StoreOver::try_get(key);
   }
   Bytes get(std::string_view key, Deadline deadline) override {
     count(key);
-    if (SteadyClock::now() >= silent_until.load()) return base_->get(key, deadline);
+    if (SteadyClock::now() >= silent_until.load()) return StoreOver::get(key, deadline);
     std::this_thread::sleep_until(
         std::min<SteadyClock::time_point>(silent_until.load(), deadline.time()));
     throw Error(Errc::timeout, "the store does not answer");
   }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    return base_->add(key, delta);
-  }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    return base_->compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return base_->erase(key); }
 
  private:
   void count(std::string_view key) {
@@ -76,8 +66,6 @@ class WatchedStore final : public Store {
     if (key.ends_with("agreement/refusals")) ++refusals;
     if (key.ends_with("/failed")) ++causes;
   }
-
-  std::shared_ptr<Store> base_ = make_memory_store();
 };
 
 class Reports : public Double {

@@ -26,6 +26,7 @@
 
 #include "../gloo/rank_processes.hpp"
 #include "support/ranks.hpp"
+#include "support/store_over.hpp"
 #include "support/worlds.hpp"
 
 namespace tutti::test {
@@ -82,41 +83,6 @@ struct Held {
     return out << held.descriptors << " descriptors, " << held.threads << " threads, "
                << held.mappings << " mappings";
   }
-};
-
-/// A store over another one, for tests that look at its use or delay it.
-class StoreOver : public Store {
- public:
-  explicit StoreOver(std::shared_ptr<Store> base) : base_(std::move(base)) {}
-  using Store::set;
-  void set(std::string_view key, std::span<const std::byte> value) override {
-    seen(key, true);
-    base_->set(key, value);
-  }
-  std::optional<Bytes> try_get(std::string_view key) override {
-    seen(key, false);
-    return base_->try_get(key);
-  }
-  Bytes get(std::string_view key, Deadline deadline) override {
-    seen(key, false);
-    return base_->get(key, deadline);
-  }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    seen(key, true);
-    return base_->add(key, delta);
-  }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    seen(key, true);
-    return base_->compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return base_->erase(key); }
-
- protected:
-  virtual void seen(std::string_view key, bool written) = 0;
-
- private:
-  std::shared_ptr<Store> base_;
 };
 
 }  // namespace tutti::test

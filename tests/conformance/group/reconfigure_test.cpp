@@ -10,6 +10,7 @@
 #include <tutti/backend/backend.hpp>
 
 #include "conformance/cells.hpp"
+#include "support/store_over.hpp"
 
 // Groups of lists of members.
 
@@ -119,10 +120,10 @@ TEST_P(Reconfigure, MembersMayMeetInOneListAfterAnother) {
 }
 
 /// A store that counts how often a key is read.
-class WatchedStore final : public Store {
+class WatchedStore final : public StoreOver {
  public:
   WatchedStore(std::shared_ptr<Store> base, std::string key)
-      : base_(std::move(base)), key_(std::move(key)) {}
+      : StoreOver(std::move(base)), key_(std::move(key)) {}
   /// Blocks until the key has been read `count` times more.
   void await_reads(int count) {
     std::unique_lock lock(mutex_);
@@ -131,28 +132,17 @@ class WatchedStore final : public Store {
       throw std::runtime_error("the key was not read");
   }
 
-  void set(std::string_view key, std::span<const std::byte> value) override {
-    base_->set(key, value);
-  }
-  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
   Bytes get(std::string_view key, Deadline limit) override {
     if (key == key_) {
       const std::lock_guard lock(mutex_);
       ++reads_;
       read_.notify_all();
     }
-    return base_->get(key, limit);
+    return StoreOver::get(key, limit);
   }
-  std::int64_t add(std::string_view key, std::int64_t n) override { return base_->add(key, n); }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    return base_->compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return base_->erase(key); }
   bool in_process() const override { return true; }
 
  private:
-  std::shared_ptr<Store> base_;
   std::string key_;
   std::mutex mutex_;
   std::condition_variable read_;

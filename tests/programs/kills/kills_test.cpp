@@ -56,7 +56,7 @@ std::string to_string(const Trial& t) {
                      t.moment.count());
 }
 
-/// What the killed rank tells the others, who may have no store.
+/// The record that the killed rank leaves for the others, who may have no store.
 struct Kill {
   std::atomic<int> ready;          // Survivors that are about to call.
   std::atomic<Clock::rep> moment;  // Just before the signal.

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "support/store_over.hpp"
 
 // Ranks are threads over a memory store.
 
@@ -21,6 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::expect_error;
+using test::StoreOver;
 
 constexpr int size = 4;
 
@@ -89,28 +91,19 @@ TEST(Agreement, TheFirstCauseCountsOnAllRanks) {
 }
 
 /// A memory store that loses one write, the first of this key.
-class LossyStore final : public Store {
+class LossyStore final : public StoreOver {
  public:
-  explicit LossyStore(std::string lost) : lost_(std::move(lost)) {}
+  explicit LossyStore(std::string lost) : StoreOver(make_memory_store()), lost_(std::move(lost)) {}
 
   void set(std::string_view key, std::span<const std::byte> value) override {
     if (key == lost_) {
       lost_.clear();
       throw Error(Errc::timeout, "the store does not answer");
     }
-    base_->set(key, value);
+    StoreOver::set(key, value);
   }
-  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
-  Bytes get(std::string_view key, Deadline limit) override { return base_->get(key, limit); }
-  std::int64_t add(std::string_view key, std::int64_t n) override { return base_->add(key, n); }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    return base_->compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return base_->erase(key); }
 
  private:
-  std::shared_ptr<Store> base_ = make_memory_store();
   std::string lost_;
 };
 

@@ -16,6 +16,7 @@
 #include <tutti/store/store.hpp>
 
 #include "backend/heartbeats.hpp"
+#include "support/store_over.hpp"
 
 namespace tutti::test {
 namespace {
@@ -24,33 +25,25 @@ using namespace std::chrono_literals;
 using internal::Heartbeats;
 
 /// A store of processes, which counts its calls and may end or fall silent.
-class CountingStore final : public Store {
+class CountingStore final : public StoreOver {
  public:
   enum class State : std::uint8_t { up, ended, silent };
   State state = State::up;
   int reads = 0;
   int writes = 0;
 
+  CountingStore() : StoreOver(make_memory_store()) {}
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
     ++writes;
     check();
-    base_->set(key, value);
+    StoreOver::set(key, value);
   }
-  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
   Bytes get(std::string_view key, Deadline deadline) override {
     ++reads;
     check();
-    return base_->get(key, deadline);
+    return StoreOver::get(key, deadline);
   }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    return base_->add(key, delta);
-  }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    return base_->compare_set(key, expected, desired);
-  }
-  bool erase(std::string_view key) override { return base_->erase(key); }
 
  private:
   void check() const {
@@ -59,7 +52,6 @@ class CountingStore final : public Store {
     std::this_thread::sleep_for(500ms);  // As long as a TCP store waits for an answer.
     throw Error(Errc::timeout, "no answer");
   }
-  std::shared_ptr<Store> base_ = make_memory_store();
 };
 
 class HeartbeatsTest : public testing::Test {
