@@ -114,24 +114,34 @@ Error Mesh::lost(int peer) const noexcept {
 
 Error Mesh::describe_lost(int peer) const {
   bool left = false;
+  int ended = peer;
   int dead = peer;
   const char* why = "its process has died, or its host cannot be reached";
+  // Relaxed: no other data depends on the number.
+  const int server = server_.load(std::memory_order_relaxed);
   try {
     left = agreement().left(peer);
+    // A peer for which the store has been silent for long enough has closed its connections.
+    if (!left && peer != server && !agreement().answers()) {
+      dead = server;
+      why =
+          "the store has not answered this rank either: the process that hosts it is stopped, or "
+          "its host or link is down";
+    }
   } catch (const std::bad_alloc&) {
     throw;
   } catch (...) {
     // Peers that lost the rank which served the store have closed their connections because of
-    // that. Relaxed: no other data depends on the number.
-    dead = server_.load(std::memory_order_relaxed);
+    // that.
+    dead = server;
+    ended = dead >= 0 ? dead : peer;
     why = dead >= 0 ? "its process, which served the store, has died, or its host cannot be reached"
                     : "the store has ended too, so the first rank that died is not known";
   }
-  const int shown = names_(dead < 0 ? peer : dead);
   return {Errc::peer_lost,
-          left ? fmt::format("rank {} has left the group", shown)
-               : fmt::format("the connection to rank {} ended: {}", shown, why),
-          {.group = names_.group(), .rank = dead < 0 ? -1 : shown}};
+          left ? fmt::format("rank {} has left the group", names_(peer))
+               : fmt::format("the connection to rank {} ended: {}", names_(ended), why),
+          {.group = names_.group(), .rank = dead < 0 ? -1 : names_(dead)}};
 }
 
 std::optional<Error> Mesh::look() noexcept {

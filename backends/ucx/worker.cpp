@@ -450,7 +450,9 @@ void Worker::flush(Deadline limit) {
 std::optional<int> Worker::unreceived() {
   Lock lock(*this);
   if (closing_) return std::nullopt;
-  while (api_.worker_progress(worker_) != 0) {
+  // A peer that goes on sending keeps the worker busy for ever.
+  const auto limit = Deadline::after(20ms);
+  while (api_.worker_progress(worker_) != 0 && !limit.expired()) {
   }
   serve_withdrawals();
   ucp_tag_recv_info_t info{};
