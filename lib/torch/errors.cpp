@@ -1,0 +1,29 @@
+#include "torch/errors.hpp"
+
+#include <c10/util/Exception.h>
+
+namespace tutti::c10d_door {
+
+void throw_as_torch(const Error& error) {
+  switch (error.code()) {
+    case Errc::invalid_argument:
+    case Errc::count_overflow:
+      C10_THROW_ERROR(ValueError, c10::str("tutti: ", error.what()));
+    case Errc::unsupported:
+      C10_THROW_ERROR(NotImplementedError, c10::str("tutti: ", error.what()));
+    case Errc::timeout:  // Programs and torch's tests look for the words "Timed out".
+      C10_THROW_ERROR(DistBackendError, c10::str("tutti: Timed out : ", error.what()));
+    default:
+      C10_THROW_ERROR(DistBackendError, c10::str("tutti: ", error.what()));
+  }
+}
+
+std::exception_ptr as_torch(const Error& error) noexcept {
+  try {
+    throw_as_torch(error);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace tutti::c10d_door

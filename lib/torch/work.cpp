@@ -1,0 +1,171 @@
+#include "torch/work.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include "torch/errors.hpp"
+
+namespace tutti::c10d_door {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Threads that complete futures. Their callbacks may wait for another call of the group (PowerSGD
+/// does), for which the group's own thread must stay free. There is always an idle thread for a
+/// future that waits.
+class Completer {
+ public:
+  static Completer& get() {
+    static auto* const completer =
+        new Completer;  // Never destroyed: a thread may use it to the end.
+    return *completer;
+  }
+
+  void run(std::function<void()> complete) {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(complete));
+    if (idle_ < queue_.size()) {
+      std::thread([this] { serve(); }).detach();
+      ++idle_;
+    }
+    waiting_.notify_one();
+  }
+
+  void drain() {
+    std::unique_lock lock(mutex_);
+    ended_.wait_for(lock, 10s, [&] { return queue_.empty() && busy_ == 0; });
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      waiting_.wait(lock, [&] { return !queue_.empty(); });
+      auto complete = std::move(queue_.front());
+      queue_.pop_front();
+      --idle_;
+      ++busy_;
+      lock.unlock();
+      complete();
+      complete = nullptr;
+      lock.lock();
+      ++idle_;
+      --busy_;
+      ended_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable waiting_;
+  std::condition_variable ended_;
+  std::deque<std::function<void()>> queue_;
+  std::size_t idle_ = 0;
+  std::size_t busy_ = 0;
+};
+
+void complete(c10::ivalue::Future& future, const std::vector<Tensors>& outputs,
+              const std::exception_ptr& error) {
+  if (error != nullptr)
+    future.setErrorIfNeeded(error);
+  else if (outputs.size() == 1)
+    future.markCompleted(c10::IValue(outputs[0]));
+  else
+    future.markCompleted(c10::IValue(outputs));
+}
+
+}  // namespace
+
+void drain_futures() {
+  Completer::get().drain();
+}
+
+void Call::finish() {
+  if (done) return;
+  try {
+    work.wait();
+  } catch (const Error& failure) {
+    error = as_torch(failure);
+  }
+  work = Work();
+  done = true;
+}
+
+CallWork::~CallWork() {
+  try {
+    std::move(call_->work).detach(call_);
+  } catch (const std::exception&) {  // Without a thread detach() has waited for the call.
+  }
+  note_end();
+}
+
+bool CallWork::isCompleted() {
+  std::unique_lock lock(call_->mutex, std::try_to_lock);
+  if (!lock) return false;  // Another thread waits.
+  if (!call_->done && !call_->work.done()) return false;
+  call_->finish();
+  lock.unlock();
+  note_end();
+  return true;
+}
+
+bool CallWork::isSuccess() const {
+  const std::lock_guard lock(call_->mutex);
+  return call_->done && call_->error == nullptr;
+}
+
+std::exception_ptr CallWork::exception() const {
+  const std::lock_guard lock(call_->mutex);
+  return call_->error;
+}
+
+bool CallWork::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(call_->mutex);
+  if (timeout != kNoTimeout && !call_->done && !call_->work.wait_for(timeout))
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str("tutti: Timed out after ", timeout.count(),
+                             " ms in wait(); the call goes on until its own deadline"));
+  call_->finish();
+  lock.unlock();
+  note_end();
+  if (call_->error != nullptr) std::rethrow_exception(call_->error);
+  return true;
+}
+
+std::vector<at::Tensor> CallWork::result() {
+  TORCH_CHECK(isCompleted(), "tutti: result() of a call that has not ended; wait() for it first");
+  return call_->outputs.size() == 1 ? call_->outputs[0] : Tensors{};
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
+  const std::lock_guard lock(call_->mutex);
+  if (call_->future != nullptr) return call_->future;
+  const auto tensors = c10::ListType::create(c10::TensorType::get());
+  const auto future = c10::make_intrusive<c10::ivalue::Future>(
+      call_->outputs.size() == 1 ? c10::TypePtr(tensors)
+                                 : c10::TypePtr(c10::ListType::create(tensors)));
+  call_->future = future;
+  if (call_->done) {
+    complete(*future, call_->outputs, call_->error);
+    return future;
+  }
+  in_torch_errors([&] {
+    call_->work.on_done([future, outputs = call_->outputs](const Error* failure) {
+      auto error = failure == nullptr ? std::exception_ptr() : as_torch(*failure);
+      Completer::get().run([future, outputs, error] { complete(*future, outputs, error); });
+    });
+  });
+  return future;
+}
+
+void CallWork::note_end() {
+  const std::lock_guard lock(mutex_);
+  completed_ = true;
+  if (recordFunctionEndCallback_ != nullptr) std::exchange(recordFunctionEndCallback_, nullptr)();
+}
+
+}  // namespace tutti::c10d_door
