@@ -8,7 +8,7 @@ def _world(group):
 
 
 def _lengths(tensor, group):
-    """The number of rows of every rank. Ranks whose rows differ in shape or dtype are refused."""
+    """The number of rows of every rank."""
     mine = torch.tensor([tensor.shape[0]], dtype=torch.int64, device=tensor.device)
     every = [torch.empty_like(mine) for _ in range(_world(group))]
     dist.all_gather(every, mine, group=group)
