@@ -26,6 +26,8 @@ using namespace std::chrono_literals;
 /// The longest time that one question counts for.
 constexpr std::chrono::nanoseconds longest_question = 600ms;
 constexpr std::size_t most_reads = 32;
+/// The longest time between two looks of one wait: questions to a silent store may be in between.
+constexpr std::chrono::nanoseconds longest_pause = 3s;
 
 std::string beat_of(int rank) {
   return fmt::format("beat/{}", rank);
@@ -196,15 +198,18 @@ void Heartbeats::log(std::string_view text) const noexcept {
 
 bool StoppedProcess::is_dead(int process, Clock::time_point now) noexcept {
   if (dead_after_.count() <= 0 || process == 0) return false;
-  if (process != process_ || now - looked_ > 4 * pause_) {  // A new wait, or this rank was stopped.
+  const auto since = now - looked_;
+  if (process != process_ || since > std::max(4 * pause_, longest_pause)) {  // A new wait.
     *this = StoppedProcess(dead_after_);
     process_ = process;
     looked_ = now;
     return false;
   }
-  if (now - looked_ < pause_) return false;
+  if (since < pause_) return false;
   const bool stopped = is_stopped(process);
-  stopped_ = stopped && was_stopped_ ? stopped_ + (now - looked_) : std::chrono::nanoseconds(0);
+  // This rank may have been stopped, too.
+  const auto counted = std::min<std::chrono::nanoseconds>(since, 4 * pause_);
+  stopped_ = stopped && was_stopped_ ? stopped_ + counted : 0ns;
   was_stopped_ = stopped;
   looked_ = now;
   return stopped_ >= dead_after_;

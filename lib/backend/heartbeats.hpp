@@ -101,7 +101,8 @@ class StoppedProcess {
   explicit StoppedProcess(std::chrono::nanoseconds dead_after) noexcept
       : dead_after_(dead_after), pause_(dead_after / 20) {}
   /// Called again and again while the rank waits. Looks at the process at most 20 times in
-  /// `dead_after`. True if it was stopped at each look for that time.
+  /// `dead_after`. True if it was stopped at each look for that time, of which the time between two
+  /// looks counts for a fifth at most.
   bool is_dead(int process, Clock::time_point now) noexcept;
 
  private:

@@ -257,6 +257,35 @@ TEST_P(Stalls, AStoppedHostOfTheStoreEndsTheCallsInTime) {
   });
 }
 
+// The others wait for its record in the store, which does not answer.
+TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatWait) {
+  on_processes({.size = 3}, [&](RankProcess& rank) {
+    const pid_t host = rank.process(0);
+    rank.use_tcp();
+    const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+    auto options = options_of(rank, "host");
+    options.checked = true;
+    auto group = ProcessGroup::create(options);
+    group.barrier();
+    if (rank.rank() == 0) {
+      for (const int r : {1, 2})
+        (void)options.store->get(fmt::format("host/0/check/1/{}", r), Deadline::after(20s));
+      ::raise(SIGSTOP);
+      expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+        for (;;) group.barrier();
+      });
+      return std::string();
+    }
+    const auto start = Clock::now();
+    const auto error =
+        expect_error({Errc::peer_lost, Errc::aborted}, {"is stopped"}, [&] { group.barrier(); });
+    // Over shm a question to the store delays the next look at the process.
+    EXPECT_LT(Clock::now() - start, 15s * patience()) << error.what();
+    if (rank.files()->add("ended", 1) == 2) ::kill(host, SIGCONT);
+    return std::string();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(OfProcesses, Stalls,
                          testing::Values("gloo", "ucx", "shm", "hier:shm+gloo", "hier:shm+ucx"),
                          [](const auto& about) {

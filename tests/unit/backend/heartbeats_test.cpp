@@ -236,6 +236,12 @@ TEST(StoppedProcess, IsDeadWhenItWasStoppedAtEveryLookForTheTime) {
   const auto died = time_of_death(60s);
   EXPECT_GE(died, 10s);
   EXPECT_LE(died, 11s);
+  // A rank that sleeps looks once in 20 ms or a little more.
+  internal::StoppedProcess quickly(100ms);
+  const auto start = now;
+  while (!quickly.is_dead(child, now) && now - start < 10s) now += 23ms;
+  EXPECT_GE(now - start, 100ms);
+  EXPECT_LE(now - start, 250ms);
   internal::StoppedProcess never(0s);
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(never.is_dead(child, now += 100ms));
   ::kill(child, SIGKILL);
