@@ -236,6 +236,8 @@ std::string RowQueue::merge(std::span<const std::string> parts) const {
   RowQueue merged(classes_, options_);
   merged.calls_ = queues.front().calls_;
   for (const auto& queue : queues) merged.next_ = std::max(merged.next_, queue.next_);
+  // Ranks that trained apart have used the same numbers.
+  merged.next_ = std::max(merged.next_, std::ssize(order));
   const auto columns = static_cast<std::ptrdiff_t>(classes_);
   for (const auto& [number, part, row] : order) {
     const auto& from = queues[part].own_;

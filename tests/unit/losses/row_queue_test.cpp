@@ -246,5 +246,19 @@ TEST(RowQueue, RefusesATemperatureThatIsNone) {
   }
 }
 
+// Ranks of two groups that trained apart: together they may hold more rows than either has counted.
+TEST(RowQueue, MergesRowsOfRanksThatTrainedApart) {
+  const PoolOptions options{.queue = 8};
+  Ranks a(1, options);
+  Ranks b(1, options);
+  a.enqueue({4}, 0);
+  b.enqueue({4}, 4);
+  const std::vector<std::string> parts{a[0].save_own(0.5), b[0].save_own(0.5)};
+  Ranks merged(2, options, a[0].merge(parts));
+  EXPECT_EQ(merged.all().size(), 8U);
+  merged.enqueue({1, 1}, 8);
+  EXPECT_EQ(merged.all().size(), 8U);
+}
+
 }  // namespace
 }  // namespace tutti::internal::losses
