@@ -23,6 +23,13 @@ std::string key_of_list(int rank) {
   return fmt::format("keys/{}", rank);
 }
 
+/// The key up to its number at the end; empty if it ends in none.
+std::string_view before_number(std::string_view key) {
+  const auto end = key.find_last_not_of("0123456789") + 1;
+  return end > 0 && end < key.size() && key[end - 1] == '/' ? key.substr(0, end)
+                                                            : std::string_view();
+}
+
 }  // namespace
 
 GroupKeys::GroupKeys(const std::shared_ptr<Store>& base, const std::string& prefix, int rank,
@@ -51,6 +58,9 @@ void GroupKeys::leave() {
   // A rank that was lost may have left before.
   std::erase_if(lost_, [&](int r) { return base_->try_get(key_of_list(r)).has_value(); });
   if (ended != size_ - std::ssize(lost_)) return;
+  // A rank that has died has left no list of its keys, but ranks write the same keys, each with its
+  // number at the end.
+  std::set<std::string, std::less<>> numbered;
   for (int r = 0; r < size_; ++r) {
     const auto bytes = base_->try_get(key_of_list(r));
     if (!bytes) continue;
@@ -58,21 +68,14 @@ void GroupKeys::leave() {
     for (auto count = in.u64(); count > 0; --count) {
       const auto key = in.text();
       base_->erase(key);
-      if (!lost_.empty()) erase_numbered(key);
+      if (const auto begin = before_number(key); !lost_.empty() && !begin.empty())
+        numbered.emplace(begin);
     }
     base_->erase(key_of_list(r));
   }
+  for (const auto& begin : numbered)
+    for (int r = 0; r < size_; ++r) base_->erase(fmt::format("{}{}", begin, r));
   base_->erase("ended");
-}
-
-/// Erases the keys that differ from this one in the rank's number alone. A rank that has died has
-/// left no list of its keys, but ranks write the same keys.
-void GroupKeys::erase_numbered(std::string_view key) {
-  const auto slash = key.rfind('/');
-  const auto number = key.substr(slash == std::string_view::npos ? key.size() : slash + 1);
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (number.empty() || !std::ranges::all_of(number, is_digit)) return;
-  for (int r = 0; r < size_; ++r) base_->erase(fmt::format("{}/{}", key.substr(0, slash), r));
 }
 
 void GroupKeys::lose(int rank) noexcept {

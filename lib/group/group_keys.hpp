@@ -21,7 +21,8 @@ class GroupKeys final : public Store, public ServedStore {
   /// Puts `prefix` before every key of `base`. If `base` is the GroupKeys of a parent group, keeps
   /// it alive, but leaves its list of keys alone.
   GroupKeys(const std::shared_ptr<Store>& base, const std::string& prefix, int rank, int size);
-  /// Takes three round trips to the store; on the last rank one more for each rank and each key.
+  /// Takes three round trips to the store; on the last rank one more for each rank and each key,
+  /// and if a rank was lost, W more for each key of one rank.
   ~GroupKeys() override;
   GroupKeys(const GroupKeys&) = delete;
   GroupKeys& operator=(const GroupKeys&) = delete;
@@ -53,7 +54,6 @@ class GroupKeys final : public Store, public ServedStore {
  private:
   void note(std::string_view key);
   void leave();
-  void erase_numbered(std::string_view key);
 
   std::shared_ptr<Store> parent_;
   std::shared_ptr<Store> base_;
