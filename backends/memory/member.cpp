@@ -391,7 +391,7 @@ Error Member::cause() noexcept {
   return fail(another_rank_broke_it());  // The first cause applies.
 }
 
-std::optional<Error> Member::failure() noexcept {
+std::optional<Error> Member::failure() noexcept try {
   {
     const std::lock_guard lock(mutex_);
     if (cause_) return cause_;
@@ -407,6 +407,8 @@ std::optional<Error> Member::failure() noexcept {
       stopped = find_stopped(r, stopped_peers_[static_cast<std::size_t>(r)]);
   }
   if (stopped) return fail(*stopped);
+  return std::nullopt;
+} catch (const std::bad_alloc&) {  // The next call looks again.
   return std::nullopt;
 }
 
