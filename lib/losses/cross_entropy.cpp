@@ -19,29 +19,30 @@ using internal::failf;
 using internal::losses::sum_loss;
 using internal::losses::SummedParts;
 using internal::losses::word;
-/// Computes the terms of one class; `z` is [N].
+/// Computes the terms of one class; `z` is [N], `weights` those of the rows.
 SummedParts binary(std::span<const double> z, std::span<const std::int64_t> targets,
-                   const CrossEntropyOptions& o) {
+                   std::span<const double> weights, const CrossEntropyOptions& o) {
   SummedParts parts{.each = std::vector<double>(z.size()), .grad = std::vector<double>(z.size())};
   for (std::size_t i = 0; i < z.size(); ++i) {
     if (targets[i] == o.ignore_index) continue;
-    parts.count += 1;
+    const double w = weights[i];
+    parts.count += w;
     const auto [p, not_p] = internal::losses::Logistic(z[i]);
     const double share = o.label_smoothing / 2;
-    const double yes = o.pos_weight * (targets[i] != 0 ? 1 - share : share);
-    const double no = targets[i] != 0 ? share : 1 - share;
+    const double yes = w * (o.pos_weight * (targets[i] != 0 ? 1 - share : share));
+    const double no = w * (targets[i] != 0 ? share : 1 - share);
     parts.each[i] = yes * internal::losses::softplus(-z[i]) + no * internal::losses::softplus(z[i]);
     parts.grad[i] = no * p - yes * not_p;
   }
   return parts;
 }
 
-/// Computes the terms of several classes; `z` is [N, C].
+/// Computes the terms of several classes; `z` is [N, C], `weights` those of the rows.
 SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t> targets,
-                        const CrossEntropyOptions& o) {
+                        std::span<const double> weights, const CrossEntropyOptions& o) {
   const auto classes = static_cast<std::size_t>(o.classes);
   const auto weight = o.weight.empty() ? std::vector<double>(classes, 1) : o.weight;
-  const double share = o.label_smoothing / static_cast<double>(classes);
+  const double smoothed = o.label_smoothing / static_cast<double>(classes);
   const double all_weights = std::accumulate(weight.begin(), weight.end(), 0.0);
   SummedParts parts{.each = std::vector<double>(targets.size()),
                     .grad = std::vector<double>(z.size())};
@@ -51,8 +52,9 @@ SummedParts multi_class(std::span<const double> z, std::span<const std::int64_t>
     const auto row = z.subspan(i * classes, classes);
     const auto own = static_cast<std::size_t>(targets[i]);
     const auto [log_sum, others] = internal::losses::softmax(row, 1, own, p);
-    const double hard = (1 - o.label_smoothing) * weight[own];
-    parts.count += weight[own];
+    const double hard = weights[i] * ((1 - o.label_smoothing) * weight[own]);
+    const double share = weights[i] * smoothed;
+    parts.count += weights[i] * weight[own];
     parts.each[i] = hard * (log_sum - row[own]);
     for (std::size_t c = 0; c < classes; ++c) {
       if (share > 0) parts.each[i] += share * weight[c] * (log_sum - row[c]);
@@ -95,13 +97,15 @@ LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
       "logits {}, weight {}",
       o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction), word(o.scale),
       name_of(batch.logits.dtype), o.weight);
-  return sum_loss(
-      group, {"cross_entropy", words, o.reduction, o.scale}, batch.logits, batch.targets, call,
-      [&](const ConstTensorView& logits, const ConstTensorView& targets) {
-        const auto y = internal::losses::check_rows(logits, targets, o.classes, o.ignore_index);
-        const auto z = internal::losses::to_doubles(logits);
-        return o.classes == 1 ? binary(z, y, o) : multi_class(z, y, o);
-      });
+  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale},
+                  {batch.logits, batch.targets, batch.weight}, call,
+                  [&](const internal::losses::SummedBatch& here) {
+                    const auto y = internal::losses::check_rows(here.logits, here.targets,
+                                                                o.classes, o.ignore_index);
+                    const auto w = internal::losses::weights_of(here, Shape::vector(std::ssize(y)));
+                    const auto z = internal::losses::to_doubles(here.logits);
+                    return o.classes == 1 ? binary(z, y, w, o) : multi_class(z, y, w, o);
+                  });
 } catch (...) {
   internal::end_calls(group);
 }

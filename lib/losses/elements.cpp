@@ -27,6 +27,19 @@ void check_elements(std::string_view what, const ConstTensorView& array) {
   }
 }
 
+std::vector<double> check_weights(const ConstTensorView& weights) {
+  if (!has_gradient(weights.dtype))
+    failf(Errc::invalid_argument, "weights are {}; they must be f16, bf16, f32 or f64",
+          name_of(weights.dtype));
+  check_elements("weights", weights);
+  auto values = to_doubles(weights);
+  const auto bad = std::ranges::find_if(values, [](double weight) { return weight < 0; });
+  if (bad != values.end())
+    failf(Errc::invalid_argument, "weights[{}] is {}; weights must be 0 or more",
+          bad - values.begin(), *bad);
+  return values;
+}
+
 std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
                                          const ConstTensorView& targets, std::int64_t classes,
                                          std::int64_t ignore_index, bool any_target) {

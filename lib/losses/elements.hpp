@@ -62,6 +62,10 @@ T from_double(double value) {
 void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
 
+/// Checks weights of rows or elements, and returns them. @throws Error invalid_argument if the
+/// dtype is no floating point, or if a weight is not finite or below 0.
+std::vector<double> check_weights(const ConstTensorView& weights);
+
 /// Checks logits [N, classes], or [N] for one class, and their targets i64 [N] or [N, 1]. Every
 /// target must be a class (0 or 1 if `classes` is 1) or `ignore_index`, unless `any_target` is set.
 /// @return the targets. @throws Error if a check fails.

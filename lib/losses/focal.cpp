@@ -17,6 +17,7 @@ namespace {
 
 using internal::failf;
 using internal::losses::sum_loss;
+using internal::losses::SummedBatch;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
@@ -24,6 +25,35 @@ using internal::losses::word;
 /// gamma.
 double focus(double q, double gamma, double q_small) {
   return q > 0 ? std::pow(q, gamma) * (q_small / q) : 0;
+}
+
+/// Returns a weight for each logit. All dimensions of the weights but the first may be 1.
+std::vector<double> broadcast_weights(const SummedBatch& batch) {
+  const auto dims = batch.logits.shape.dims();
+  const auto count = static_cast<std::size_t>(batch.logits.shape.numel());
+  if (!batch.weight) return std::vector<double>(count, 1);
+  const auto given = batch.weight->shape.dims();
+  const auto fits = [&](std::size_t d) { return given[d] == dims[d] || (d > 0 && given[d] == 1); };
+  bool fit = given.size() == dims.size();
+  for (std::size_t d = 0; fit && d < dims.size(); ++d) fit = fits(d);
+  if (!fit)
+    failf(Errc::invalid_argument,
+          "weights are {}, logits {}; they must have the same dimensions, of which all but the "
+          "first may be 1",
+          to_string(batch.weight->shape), to_string(batch.logits.shape));
+  const auto weights = internal::losses::check_weights(*batch.weight);
+  std::vector<double> all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::size_t index = 0;
+    std::size_t stride = 1;
+    auto left = static_cast<std::int64_t>(i);
+    for (std::size_t d = dims.size(); d-- > 0; left /= dims[d]) {
+      if (given[d] != 1) index += static_cast<std::size_t>(left % dims[d]) * stride;
+      stride *= static_cast<std::size_t>(given[d]);
+    }
+    all[i] = weights[index];
+  }
+  return all;
 }
 
 void check_normalization(std::string_view loss, bool by_positives, Reduction reduction) {
@@ -45,12 +75,16 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
 }
 
 LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& given,
-                                 const ConstTensorView& wanted, const CallOptions& call) const try {
+                                 const ConstTensorView& wanted,
+                                 const std::optional<ConstTensorView>& weights,
+                                 const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "alpha {}, gamma {}, reduction {}, normalize_by_positives {}, scale {}, logits {}", o.alpha,
       o.gamma, word(o.reduction), o.normalize_by_positives, word(o.scale), name_of(given.dtype));
-  const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
+  const auto make = [&](const SummedBatch& batch) {
+    const auto& logits = batch.logits;
+    const auto& targets = batch.targets;
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
       failf(Errc::invalid_argument,
@@ -61,17 +95,18 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     internal::losses::check_elements("targets", targets);
     const auto z = internal::losses::to_doubles(logits);
     const auto y = internal::losses::to_doubles(targets);
+    const auto w = broadcast_weights(batch);
     SummedParts parts;
-    parts.count = static_cast<double>(z.size());
     for (std::size_t i = 0; i < z.size(); ++i) {
       if (y[i] < 0 || y[i] > 1)
         failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to 1", i, y[i]);
-      parts.positives += y[i] > 0 ? 1 : 0;
+      parts.count += w[i];
+      parts.positives += y[i] > 0 ? w[i] : 0;
       const auto [p, not_p] = internal::losses::Logistic(z[i]);
       const double q = p * (1 - y[i]) + not_p * y[i];  // 1 - p_t
       const double ce =
           y[i] * internal::losses::softplus(-z[i]) + (1 - y[i]) * internal::losses::softplus(z[i]);
-      const double weight = o.alpha < 0 ? 1 : o.alpha * y[i] + (1 - o.alpha) * (1 - y[i]);
+      const double weight = w[i] * (o.alpha < 0 ? 1 : o.alpha * y[i] + (1 - o.alpha) * (1 - y[i]));
       const double power = std::pow(q, o.gamma);
       parts.each.push_back(weight * power * ce);
       parts.grad.push_back(weight * (power * (p * (1 - y[i]) - not_p * y[i]) -
@@ -80,7 +115,7 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     return parts;
   };
   return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale, o.normalize_by_positives},
-                  given, wanted, call, make);
+                  {given, wanted, weights}, call, make);
 } catch (...) {
   internal::end_calls(group);
 }
@@ -95,7 +130,9 @@ SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
 }
 
 LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& given,
-                                 const ConstTensorView& wanted, const CallOptions& call) const try {
+                                 const ConstTensorView& wanted,
+                                 const std::optional<ConstTensorView>& weights,
+                                 const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, "
@@ -103,7 +140,9 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
       o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction),
       o.normalize_by_positives, word(o.scale), name_of(given.dtype),
       fmt::join(given.shape.row_dims(), ", "), o.alpha);
-  const auto make = [&](const ConstTensorView& logits, const ConstTensorView& targets) {
+  const auto make = [&](const SummedBatch& batch) {
+    const auto& logits = batch.logits;
+    const auto& targets = batch.targets;
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();
     std::vector<std::int64_t> rest(dims.begin(), dims.end());
@@ -126,14 +165,15 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     // In [N, C, *] the classes of one row are `stride` elements apart.
     const auto stride = z.empty() ? 1 : z.size() / (static_cast<std::size_t>(dims[0]) * classes);
     SummedParts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
+    const auto w = internal::losses::weights_of(batch, targets.shape);
     std::vector<double> p(classes);
     for (std::size_t i = 0; i < rows; ++i) {
       if (y[i] == o.ignore_index) continue;
       if (y[i] < 0 || y[i] >= dims[1])
         failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
               y[i], classes - 1, o.ignore_index);
-      parts.count += 1;
-      parts.positives += y[i] != o.background ? 1 : 0;
+      parts.count += w[i];
+      parts.positives += y[i] != o.background ? w[i] : 0;
       const auto first = i / stride * classes * stride + i % stride;
       const auto at = [&](std::size_t c) { return first + c * stride; };
       const auto own = static_cast<std::size_t>(y[i]);
@@ -144,7 +184,7 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
       const double e = o.label_smoothing;
       const double share = e / static_cast<double>(classes);
       const double ce = -(1 - e) * (z[at(own)] - log_sum) - (share > 0 ? share * log_p : 0);
-      const double weight = o.alpha.empty() ? 1 : o.alpha[own];
+      const double weight = w[i] * (o.alpha.empty() ? 1 : o.alpha[own]);
       const double power = std::pow(q, o.gamma);
       parts.each[i] = weight * power * ce;
       for (std::size_t c = 0; c < classes; ++c) {
@@ -156,7 +196,7 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     return parts;
   };
   return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale, o.normalize_by_positives},
-                  given, wanted, call, make);
+                  {given, wanted, weights}, call, make);
 } catch (...) {
   internal::end_calls(group);
 }

@@ -1,6 +1,8 @@
 #include "losses/global_batch.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -19,23 +21,6 @@ namespace {
 /// The largest number of rows; indices have 31 bits.
 constexpr std::int64_t most_rows = INT32_MAX;
 
-/// Checks this rank's rows before communicating.
-void check(const RankingBatch& batch, const BatchRules& rules, bool compat) {
-  const auto& logits = batch.logits;
-  const auto rows = logits.shape.rows();
-  if (rows > most_rows)
-    failf(Errc::count_overflow, "{} rows; at most {} are supported", rows, most_rows);
-  check_rows(logits, batch.targets, rules.classes, rules.ignore_index,
-             rules.classes == 1 ? compat : rules.any_target);
-  const auto& iid = batch.iid;
-  if (iid.data == nullptr && iid.shape.numel() == 0) return;
-  if ((iid.dtype != DType::boolean && iid.dtype != DType::u8) || iid.shape.numel() != rows ||
-      iid.shape.rows() != rows)
-    failf(Errc::invalid_argument, "iid is {} {}, logits {}; iid must be boolean or u8 [{}]",
-          name_of(iid.dtype), to_string(iid.shape), to_string(logits.shape), rows);
-  check_elements("iid", iid);
-}
-
 void check_total(std::string_view loss, std::int64_t rows) {
   if (rows > most_rows)
     failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", loss, rows, most_rows);
@@ -52,6 +37,48 @@ double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) no
   return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
+void check_batch(const RankingBatch& batch, const BatchRules& rules, bool compat) {
+  const auto& logits = batch.logits;
+  const auto rows = logits.shape.rows();
+  if (rows > most_rows)
+    failf(Errc::count_overflow, "{} rows; at most {} are supported", rows, most_rows);
+  check_rows(logits, batch.targets, rules.classes, rules.ignore_index,
+             rules.classes == 1 ? compat : rules.any_target);
+  const auto check_flags = [&](std::string_view what, const ConstTensorView& flags) {
+    if ((flags.dtype != DType::boolean && flags.dtype != DType::u8) ||
+        flags.shape.numel() != rows || flags.shape.rows() != rows)
+      failf(Errc::invalid_argument, "{} is {} {}, logits {}; {} must be boolean or u8 [{}]", what,
+            name_of(flags.dtype), to_string(flags.shape), to_string(logits.shape), what, rows);
+    check_elements(what, flags);
+  };
+  if (batch.iid.data != nullptr || batch.iid.shape.numel() != 0) check_flags("iid", batch.iid);
+  if (batch.live) check_flags("live", *batch.live);
+  if (batch.weight && !(batch.weight->shape == Shape::vector(rows)))
+    failf(Errc::invalid_argument, "weights are {}, logits {}; weights must be [{}]",
+          to_string(batch.weight->shape), to_string(logits.shape), rows);
+}
+
+std::string_view words_of_arrays(const RankingBatch& batch) {
+  return batch.weight ? batch.live ? ", with weights and live" : ", with weights"
+         : batch.live ? ", with live"
+                      : "";
+}
+
+tutti::losses::LossResult start_result(std::int64_t classes) {
+  const auto n = static_cast<std::size_t>(classes);
+  tutti::losses::LossResult result;
+  result.per_class.assign(n, std::numeric_limits<double>::quiet_NaN());
+  result.valid.assign(n, 1);
+  result.status.assign(n, tutti::losses::ClassStatus::valid);
+  return result;
+}
+
+void invalidate(tutti::losses::LossResult& result, std::size_t class_index,
+                tutti::losses::ClassStatus why) noexcept {
+  result.valid[class_index] = 0;
+  result.status[class_index] = why;
+}
+
 GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
                          RowQueue& queue, const CallOptions& call)
     : group_(queue.options().gather ? group : nullptr),
@@ -62,6 +89,8 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
       dtype_(batch.logits.dtype),
       classes_(rules.classes),
       training_(batch.training),
+      given_(batch.weight.has_value()),
+      weighted_(given_ || queue.weighted()),
       counts_(static_cast<std::size_t>(classes_ == 1 ? 2 : classes_ + 1)),
       enqueued_(static_cast<std::size_t>(ranks())) {
   auto here = batch;
@@ -75,6 +104,7 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
     count(source, chosen, false);
   }
   take(source, chosen);
+  weigh(rules.loss);
   remember(here, rules);
 }
 
@@ -85,17 +115,22 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
   std::vector<ConstTensorView> arrays;
   const auto check_and_stage = [&] {
     batch = staged_.on_host(batch);
-    check(batch, rules, queue_.options().reference_compat);
+    check_batch(batch, rules, queue_.options().reference_compat);
     queue_.check_world(rank(), ranks());
     const auto rows = shape_.rows();
     source.logits = {batch.logits.data, dtype_, {rows, classes_}};
     source.targets = {batch.targets.data, DType::i64, {rows}};
-    if (rules.uses_iid) source.iid = {batch.iid.data, DType::u8, {rows}};
     // All ranks send iid if the loss uses it, because another rank may pass one.
+    if (rules.uses_iid) source.iid = ConstTensorView{batch.iid.data, DType::u8, {rows}};
+    // Without weights, rows of this call count as 1 beside those of the queue.
+    if (weighted_)
+      source.hold_weights(batch.weight ? check_weights(*batch.weight)
+                                       : std::vector<double>(static_cast<std::size_t>(rows), 1));
+    if (rules.uses_iid && batch.live)
+      source.live = ConstTensorView{batch.live->data, DType::u8, {rows}};
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
       source.join(queue_.own(), classes_);
-    arrays = {source.logits, source.targets};
-    if (rules.uses_iid) arrays.push_back(source.iid);
+    arrays = source.arrays();
   };
   if (group_ == nullptr) {
     named(rules.loss, check_and_stage);
@@ -104,8 +139,8 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
     return source;
   }
   const auto options =
-      fmt::format("{}, {}, logits {}{}", rules.options, training_ ? "training" : "evaluation",
-                  name_of(dtype_), queue_.state());
+      fmt::format("{}, {}, logits {}{}{}", rules.options, training_ ? "training" : "evaluation",
+                  name_of(dtype_), words_of_arrays(batch), queue_.state());
   const auto check_and_set_arrays = [&](GatherRequest& request) {
     check_and_stage();
     request.arrays = arrays;
@@ -178,7 +213,7 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
     auto& of_kind = counts_[kind_of(source.target(chosen.rows[i]))];
     ++of_kind.rows;
     of_kind.iid += source.is_iid(chosen.rows[i]) ? 1 : 0;
-    of_kind.live += i < live_ ? 1 : 0;
+    of_kind.live += i < live_ && source.is_live(chosen.rows[i]) ? 1 : 0;
   }
   if (has_all_) return;
   std::vector<std::int64_t> sums;
@@ -227,6 +262,8 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
     const auto row = chosen.rows[i];
     targets_.push_back(source.target(row));
     iid_.push_back(source.is_iid(row) ? 1 : 0);
+    if (weighted_) weights_.push_back(source.weight(row));
+    if (source.live) live_mask_.push_back(source.is_live(row) ? 1 : 0);
     if (i >= live_) continue;
     while (row >= block->queued) ++block;  // Rows of this call are ordered by rank.
     ++own_of_ranks_[static_cast<std::size_t>(block->rank)];
@@ -234,6 +271,26 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
       ++first_own_;
     else if (block->rank == rank())
       own_rows_.push_back(static_cast<std::uint32_t>(row - block->live));
+  }
+}
+
+/// Sums the weights by kind. Collective only with weights, and unless every rank has all rows.
+void GlobalBatch::weigh(std::string_view loss) {
+  for (const auto& of_kind : counts_)
+    masses_.push_back({static_cast<double>(of_kind.rows), static_cast<double>(of_kind.live)});
+  if (!weighted_) return;
+  std::vector<double> sums(2 * masses_.size());
+  for (std::size_t i = 0; i < rows(); ++i) {
+    const auto kind = kind_of(targets_[i]);
+    sums[2 * kind] += weights_[i];
+    sums[2 * kind + 1] += is_live(i) ? weights_[i] : 0;
+  }
+  add_up(sums);
+  for (std::size_t kind = 0; kind < masses_.size(); ++kind) {
+    masses_[kind] = {sums[2 * kind], sums[2 * kind + 1]};
+    if (!std::isfinite(masses_[kind].rows))  // On every rank alike.
+      failf(Errc::invalid_argument, "{}: the sum of the weights is {}; it must be finite", loss,
+            masses_[kind].rows);
   }
 }
 
@@ -246,7 +303,8 @@ void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
 
 void GlobalBatch::commit() noexcept {
   if (!training_ || (queue_.options().reference_compat && total().rows == 0)) return;
-  queue_.enqueue(rank(), enqueued_, fresh_);
+  queue_.count_call();
+  queue_.enqueue(rank(), enqueued_, fresh_, given_);
 }
 
 GlobalBatch::Count GlobalBatch::total() const noexcept {

@@ -30,6 +30,17 @@ struct BatchRules {
   bool any_target = false;  ///< Accepts targets that are not classes.
 };
 
+/// Checks this rank's rows, in host memory, before communicating. @throws Error.
+void check_batch(const RankingBatch& batch, const BatchRules& rules, bool compat);
+/// Returns, in words, which of the optional arrays that all ranks or none must have are set.
+std::string_view words_of_arrays(const RankingBatch& batch);
+
+/// Returns a result in which every class is valid and its loss is NaN.
+tutti::losses::LossResult start_result(std::int64_t classes);
+/// Marks a class as not valid.
+void invalidate(tutti::losses::LossResult& result, std::size_t class_index,
+                tutti::losses::ClassStatus why) noexcept;
+
 /// Returns the weight of each valid class in the loss.
 double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept;
 
@@ -62,9 +73,13 @@ class GlobalBatch {
                          : targets_[row] == static_cast<std::int64_t>(class_index);
   }
   bool is_iid(std::size_t row) const noexcept { return iid_[row] != 0; }
+  /// True for rows of this call, without the queue and without those that RankingBatch::live masks.
   bool is_live(std::size_t row) const noexcept {
-    return row < live_;
-  }  ///< Rows of this call, without the queue.
+    return row < live_ && (live_mask_.empty() || live_mask_[row] != 0);
+  }
+  /// True if this call or the queue has weights. Equal on every rank.
+  bool weighted() const noexcept { return weighted_; }
+  double weight(std::size_t row) const noexcept { return weighted_ ? weights_[row] : 1; }
   /// Returns one number per row: 1 if the row is positive for the class, otherwise 0.
   std::vector<std::uint8_t> positives(std::size_t class_index) const;
 
@@ -84,6 +99,13 @@ class GlobalBatch {
   Count total() const noexcept;
   Count total_positive(std::size_t class_index) const noexcept {
     return counts_[classes_ == 1 ? 1 : class_index];
+  }
+  /// Sums of the weights of positive rows over all ranks; without weights, their numbers.
+  struct Mass {
+    double rows = 0, live = 0;
+  };
+  Mass positive_mass(std::size_t class_index) const noexcept {
+    return masses_[classes_ == 1 ? 1 : class_index];
   }
 
   /// Sums numbers over the ranks, in place. Collective, unless every rank has all rows: then it
@@ -120,6 +142,7 @@ class GlobalBatch {
   void count(const PoolRows& source, const Chosen& chosen, bool and_enqueued);
   void draw(const PoolRows& source, Chosen& chosen);
   void take(const PoolRows& source, const Chosen& chosen);
+  void weigh(std::string_view loss);
   void remember(const RankingBatch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
 
@@ -131,15 +154,20 @@ class GlobalBatch {
   DType dtype_;
   std::int64_t classes_;
   bool training_;
+  bool given_;     // This call has weights.
+  bool weighted_;  // It or the queue has.
   bool has_all_ = true;
   std::vector<double> scores_;  // [C, rows]
   std::vector<std::int64_t> targets_;
   std::vector<std::uint8_t> iid_;
+  std::vector<double> weights_;          // Empty without weights.
+  std::vector<std::uint8_t> live_mask_;  // Empty without a mask.
   std::size_t live_ = 0;
   std::size_t first_own_ = 0;
   std::vector<std::uint32_t> own_rows_;  // Indices of own rows in the batch.
   std::vector<std::int64_t> own_of_ranks_;
   std::vector<Count> counts_;           // Counts over all ranks, by kind_of().
+  std::vector<Mass> masses_;            // The same of weights.
   std::vector<std::int64_t> enqueued_;  // Rows that each rank adds to the queue.
   RowQueue::Rows fresh_;                // This rank's newest rows.
 };

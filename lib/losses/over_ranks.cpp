@@ -1,7 +1,12 @@
 #include "losses/over_ranks.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
+#include "losses/elements.hpp"
+#include "losses/staged.hpp"
 #include "rows/gather_arrays.hpp"
 
 namespace tutti::internal::losses {
@@ -52,16 +57,24 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
     return own;
   }
   const auto rows = std::ssize(own.targets);
-  const ConstTensorView arrays[] = {
+  std::vector<ConstTensorView> arrays{
       {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
+  if (queue.weighted()) arrays.emplace_back(own.weights);
   const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
   const auto check = [&](GatherRequest&) { queue.check_world(group->rank(), group->size()); };
   const auto gathered = gather_host_arrays(
       *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, call);
   check_counts(*group, loss, gathered.layout, [&](int r) { return queue.size_of(r); });
-  const auto* scores = static_cast<const double*>(gathered.data[0].data());
-  const auto* targets = static_cast<const std::int64_t*>(gathered.data[1].data());
-  const auto* iid = static_cast<const std::uint8_t*>(gathered.data[2].data());
+  const auto copy = [&]<typename T>(std::vector<T>& to, std::size_t array) {
+    const auto values = std::as_const(gathered.data[array]).template values<T>();
+    to.assign(values.begin(), values.end());
+  };
+  RowQueue::Rows by_rank;
+  copy(by_rank.scores, 0);
+  copy(by_rank.targets, 1);
+  copy(by_rank.iid, 2);
+  by_rank.weights.assign(by_rank.size(), 1);
+  if (queue.weighted()) copy(by_rank.weights, 3);
   RowQueue::Rows all;
   std::vector<std::int64_t> next(static_cast<std::size_t>(group->size()));
   for (std::size_t r = 0; r < next.size(); ++r)
@@ -69,12 +82,39 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   for (const auto& segment : queue.segments()) {
     auto& first = next[static_cast<std::size_t>(segment.rank)];
     const auto last = first + segment.count;
-    all.scores.insert(all.scores.end(), scores + first * classes, scores + last * classes);
-    all.targets.insert(all.targets.end(), targets + first, targets + last);
-    all.iid.insert(all.iid.end(), iid + first, iid + last);
+    all.append(by_rank, first, last, classes);
     first = last;
   }
   return all;
+}
+
+void enqueue_rows(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
+                  RowQueue& queue, const CallOptions& call) {
+  Staged staged(group, call);
+  if (!queue.options().gather) group = nullptr;
+  const int rank = group == nullptr ? 0 : group->rank();
+  const int ranks = group == nullptr ? 1 : group->size();
+  RowQueue::Rows newest;
+  const auto check_and_count = [&](std::span<double> counts) {
+    const auto here = staged.on_host(batch);
+    check_batch(here, rules, queue.options().reference_compat);
+    if (here.weight) (void)check_weights(*here.weight);
+    queue.check_world(rank, ranks);
+    newest = queue.newest(here, rules.ignore_index, true);
+    queue.reserve(newest.size(), ranks);
+    const auto* targets = static_cast<const std::int64_t*>(here.targets.data);
+    const auto rows = here.logits.shape.rows();
+    counts[static_cast<std::size_t>(rank)] =
+        static_cast<double>(queue.options().reference_compat
+                                ? rows
+                                : rows - std::count(targets, targets + rows, rules.ignore_index));
+  };
+  const auto words =
+      fmt::format("enqueue, {}{}{}", rules.options, words_of_arrays(batch), queue.state());
+  const auto sums = sums_over_ranks(group, rules.loss, words, static_cast<std::size_t>(ranks),
+                                    check_and_count, call);
+  const std::vector<std::int64_t> counts(sums.begin(), sums.end());
+  queue.enqueue(rank, counts, newest, batch.weight.has_value());
 }
 
 }  // namespace tutti::internal::losses

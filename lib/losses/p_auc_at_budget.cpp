@@ -20,13 +20,15 @@ namespace {
 
 using internal::failf;
 using internal::losses::GlobalBatch;
+using internal::losses::invalidate;
 using internal::losses::Logistic;
 using internal::losses::word;
 /// A class is valid only if its tau_scale (interquartile range or band) is greater.
 constexpr double least_scale = 1e-12;
 
 /// Returns 1 - f for `knots` false positive rates f from alpha to beta, computed as torch.linspace
-/// does in the type of the scores.
+/// does in the type of the scores. The ends are those of the band to the bit: an ulp could choose
+/// another score.
 template <typename T>
 std::vector<double> complements_of_knots(const PAucAtBudgetOptions& o) {
   std::vector<double> q;
@@ -38,6 +40,8 @@ std::vector<double> complements_of_knots(const PAucAtBudgetOptions& o) {
                                 : to - step * static_cast<T>(o.knots - 1 - k);
     q.push_back(static_cast<double>(T{1} - f));
   }
+  q.front() = 1 - o.alpha;
+  q.back() = 1 - o.beta;
   return q;
 }
 
@@ -55,7 +59,8 @@ struct Band {
 }  // namespace
 
 PAucAtBudget::PAucAtBudget(const Options& options)
-    : RankingLoss("p_auc_at_budget", options.classes, options.temperature, options.pool),
+    : RankingLoss("p_auc_at_budget", options.classes, options.temperature, options.ignore_index,
+                  options.pool),
       options_(options) {
   if (!(options.alpha >= 0 && options.alpha < options.beta && options.beta <= 1))
     failf(Errc::invalid_argument, "{}: alpha is {} and beta {}; 0 <= alpha < beta <= 1 must hold",
@@ -89,11 +94,12 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   const auto all_positives = [&](std::size_t c) {
     return live ? pool.total_positive(c).live : pool.total_positive(c).rows;
   };
+  const auto mass_of = [&](std::size_t c) {
+    return live ? pool.positive_mass(c).live : pool.positive_mass(c).rows;
+  };
   const auto classes = static_cast<std::size_t>(o.classes);
   constexpr double none = std::numeric_limits<double>::quiet_NaN();
-  LossResult result;
-  result.per_class.assign(classes, none);
-  result.valid.assign(classes, 0);
+  auto result = internal::losses::start_result(o.classes);
   std::vector<PAucDiagnostics> diagnostics(classes, {none, none, none, 0, none});
 
   // Finds the thresholds. Only this step needs an order of all rows.
@@ -101,8 +107,15 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     const auto negatives = pool.total().iid - pool.total_positive(c).iid;
-    if (all_positives(c) == 0 || negatives == 0) continue;
-    result.valid[c] = 1;
+    if (pool.total_positive(c).rows == 0)
+      invalidate(result, c, ClassStatus::no_positives);
+    else if (negatives == 0)
+      invalidate(result, c, ClassStatus::no_negatives);
+    else if (all_positives(c) == 0)
+      invalidate(result, c, ClassStatus::no_live_positives);
+    else if (!(mass_of(c) > 0))
+      invalidate(result, c, ClassStatus::no_weight);
+    if (result.valid[c] == 0) continue;
     const bool all = o.basis == Options::Basis::population;
     for (std::size_t i = 0; i < pool.rows(); ++i)
       if (pool.is_iid(i) && (all || !pool.is_positive(i, c)))
@@ -126,7 +139,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     band.t_beta = t[1];
     const double scale = iqr ? t[2] - t[3] : t[0] - t[1];
     if (!(scale > least_scale)) {
-      result.valid[c] = 0;
+      invalidate(result, c, ClassStatus::no_spread);
       continue;
     }
     band.tau = temperature * scale;
@@ -150,13 +163,16 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       band.scores.push_back(all_scores[2 * k + 1]);
     }
     for (std::size_t c = 0; c < classes; ++c)
-      if (bands[c].scores.empty()) result.valid[c] = 0;
+      if (result.valid[c] != 0 && bands[c].scores.empty())
+        invalidate(result, c, ClassStatus::empty_band);
   }
 
-  // Computes for each class the sum of the values of this rank's positives and of their squares,
-  // and counts the independent negatives in the band.
+  // Computes for each class the weighted sum of the values of this rank's positives and the sum of
+  // their squares, counts the independent negatives in the band, and with weights also adds up the
+  // values without them, for the variance.
   const auto& kernels = internal::losses::soft_rank_kernels();
-  std::vector<double> sums(3 * classes);
+  const std::size_t width = pool.weighted() ? 4 : 3;
+  std::vector<double> sums(width * classes);
   std::vector<double> grad(pool.own() * classes);
   const auto grad_of = [&](std::size_t row, std::size_t c) -> double& {
     return grad[(row - pool.first_own()) * classes + c];
@@ -165,13 +181,14 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     if (result.valid[c] == 0) continue;
     auto& band = bands[c];
     const auto scores = pool.scores(c);
-    const auto positives = static_cast<double>(all_positives(c));
+    const double mass = mass_of(c);
     const double scale = 1 / band.tau;
     std::vector<double> own_positives;
+    std::vector<double> own_weights;
     for (std::size_t i = 0; i < pool.rows(); ++i) {
       if (!pool.is_positive(i, c)) {
         if (pool.is_iid(i) && scores[i] >= band.t_beta && scores[i] <= band.t_alpha)
-          sums[3 * c + 2] += 1;
+          sums[width * c + 2] += 1;
         continue;
       }
       if (live && !pool.is_live(i)) continue;
@@ -179,6 +196,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       double slope = 0;
       if (pairwise) {
         own_positives.push_back(scores[i]);
+        own_weights.push_back(pool.weight(i));
         double both[2] = {};
         kernels.pairs(band.scores.data(), band.scores.size(), scores[i], scale, both);
         const auto count = static_cast<double>(band.scores.size());
@@ -192,22 +210,28 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
           slope += weight * l.slope() / (o.knots - 1);
         }
       }
-      sums[3 * c] += value;
-      sums[3 * c + 1] += value * value;
-      if (pool.is_own(i)) grad_of(i, c) = -slope * scale / positives;
+      sums[width * c] += pool.weight(i) * value;
+      sums[width * c + 1] += value * value;
+      if (pool.weighted()) sums[width * c + 3] += value;
+      if (pool.is_own(i)) grad_of(i, c) = -pool.weight(i) * slope * scale / mass;
     }
     band.slopes.resize(band.scores.size());
     for (std::size_t j = 0; j < band.scores.size(); ++j) {
       double both[2] = {};
-      kernels.pairs(own_positives.data(), own_positives.size(), band.scores[j], scale, both);
-      band.slopes[j] = both[1] * scale / (positives * static_cast<double>(band.scores.size()));
+      if (pool.weighted())
+        kernels.slopes(own_positives.data(), own_weights.data(), nullptr, own_positives.size(),
+                       band.scores[j], scale, both);
+      else
+        kernels.pairs(own_positives.data(), own_positives.size(), band.scores[j], scale, both);
+      band.slopes[j] =
+          both[pool.weighted() ? 0 : 1] * scale / (mass * static_cast<double>(band.scores.size()));
     }
   }
   for (const auto& band : bands) sums.insert(sums.end(), band.slopes.begin(), band.slopes.end());
   pool.add_up(sums);
 
   const double share = internal::losses::class_weight(o.reduction, result.valid);
-  std::size_t slopes = 3 * classes;
+  std::size_t slopes = width * classes;
   for (std::size_t c = 0; c < classes; ++c) {
     const auto& band = bands[c];
     if (result.valid[c] == 0) {
@@ -218,12 +242,12 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       if (pool.is_own(band.own[j])) grad_of(band.own[j], c) = sums[slopes + band.first_own + j];
     slopes += band.slopes.size();
     const auto positives = static_cast<double>(all_positives(c));
-    const double area = sums[3 * c] / positives;
-    result.per_class[c] = 1 - area;
+    result.per_class[c] = 1 - sums[width * c] / mass_of(c);
+    const double area = sums[width * c + (pool.weighted() ? 3 : 0)] / positives;
     result.loss += share * result.per_class[c];
     diagnostics[c] = {band.t_alpha, band.t_beta, band.tau,
-                      static_cast<std::int64_t>(sums[3 * c + 2]),
-                      std::max(0.0, sums[3 * c + 1] / positives - area * area)};
+                      static_cast<std::int64_t>(sums[width * c + 2]),
+                      std::max(0.0, sums[width * c + 1] / positives - area * area)};
   }
   const double scale = share * pool.scale_of(o.scale);
   for (double& value : grad) value *= scale;

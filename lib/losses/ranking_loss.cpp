@@ -1,6 +1,7 @@
 #include <tutti/losses/ranking_loss.hpp>
 
 #include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -45,8 +46,8 @@ bool is_name(std::string_view text) {
 }  // namespace
 
 RankingLoss::RankingLoss(std::string_view name, std::int64_t classes, double temperature,
-                         const PoolOptions& pool) try
-    : name_(name), classes_(classes), temperature_(temperature) {
+                         std::int64_t ignore_index, const PoolOptions& pool) try
+    : name_(name), classes_(classes), temperature_(temperature), ignore_index_(ignore_index) {
   internal::losses::check_classes(name, classes);
   check_temperature(name, temperature);
   check_pool(name, pool);
@@ -89,6 +90,29 @@ std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& call)
   const auto all = internal::losses::gather_queue(
       group, name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
   return std::string(name_) + '\n' + queue_->save(all, temperature_);
+} catch (...) {
+  internal::end_calls(group);
+}
+
+void RankingLoss::enqueue_over(ProcessGroup* group, const RankingBatch& rows,
+                               const CallOptions& call) try {
+  internal::losses::enqueue_rows(
+      group, rows,
+      {.loss = name_,
+       .options = fmt::format("classes {}, ignore_index {}", classes_, ignore_index_),
+       .classes = classes_,
+       .ignore_index = ignore_index_,
+       .any_target = queue_->options().reference_compat},
+      *queue_, call);
+} catch (...) {
+  internal::end_calls(group);
+}
+
+QueuedRows RankingLoss::rows_over(ProcessGroup* group, const CallOptions& call) const try {
+  if (!gathers()) group = nullptr;
+  auto all = internal::losses::gather_queue(group, name_, "queued rows", *queue_, classes_, call);
+  return {std::move(all.scores), std::move(all.targets), std::move(all.iid),
+          std::move(all.weights)};
 } catch (...) {
   internal::end_calls(group);
 }

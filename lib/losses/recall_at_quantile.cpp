@@ -1,7 +1,5 @@
 #include <tutti/losses/recall_at_quantile.hpp>
 
-#include <limits>
-
 #include <fmt/format.h>
 
 #include "group/call.hpp"
@@ -16,13 +14,15 @@ namespace losses {
 namespace {
 
 using internal::failf;
+using internal::losses::invalidate;
 using internal::losses::Logistic;
 using internal::losses::word;
 
 }  // namespace
 
 RecallAtQuantile::RecallAtQuantile(const Options& options)
-    : RankingLoss("recall_at_quantile", options.classes, options.temperature, options.pool),
+    : RankingLoss("recall_at_quantile", options.classes, options.temperature, options.ignore_index,
+                  options.pool),
       options_(options) {
   if (!(options.quantile > 0 && options.quantile < 1))
     failf(Errc::invalid_argument, "{}: quantile is {}; it must be above 0 and below 1", name(),
@@ -45,14 +45,15 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
        .ignore_index = o.ignore_index},
       queue(), call);
   const auto classes = static_cast<std::size_t>(o.classes);
-  LossResult result;
-  result.per_class.assign(classes, std::numeric_limits<double>::quiet_NaN());
-  result.valid.assign(classes, 0);
+  auto result = internal::losses::start_result(o.classes);
 
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
-    if (pool.total_positive(c).rows == 0) continue;
-    result.valid[c] = 1;
+    if (pool.total_positive(c).rows == 0)
+      invalidate(result, c, ClassStatus::no_positives);
+    else if (!(pool.positive_mass(c).rows > 0))
+      invalidate(result, c, ClassStatus::no_weight);
+    if (result.valid[c] == 0) continue;
     lists[c] = {pool.scores(c), pool.total().rows, {1 - o.quantile}};
   }
   const auto found =
@@ -65,20 +66,21 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
     if (result.valid[c] == 0) continue;
     const double threshold = found[c][0];
     const auto scores = pool.scores(c);
-    const auto positives = static_cast<double>(pool.total_positive(c).rows);
+    const double mass = pool.positive_mass(c).rows;
     for (std::size_t i = 0; i < scores.size(); ++i) {
       if (!pool.is_positive(i, c)) continue;
       const Logistic l((scores[i] - threshold) / temperature);
-      recalled[c] += l.value;
+      const double w = pool.weight(i);
+      recalled[c] += w * l.value;
       if (pool.is_own(i))
-        grad[(i - pool.first_own()) * classes + c] = -l.slope() / (positives * temperature);
+        grad[(i - pool.first_own()) * classes + c] = -w * l.slope() / (mass * temperature);
     }
   }
   pool.add_up(recalled);
   const double share = internal::losses::class_weight(o.reduction, result.valid);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
-    result.per_class[c] = 1 - recalled[c] / static_cast<double>(pool.total_positive(c).rows);
+    result.per_class[c] = 1 - recalled[c] / pool.positive_mass(c).rows;
     result.loss += share * result.per_class[c];
   }
   const double scale = share * pool.scale_of(o.scale);

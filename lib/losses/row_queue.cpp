@@ -17,6 +17,12 @@ namespace tutti::internal::losses {
 namespace {
 
 constexpr std::string_view magic = "TUTTUQ02";
+/// The format of queues with weights other than 1, which follow the other rows.
+constexpr std::string_view weighted_magic = "TUTTUQ03";
+
+bool is_weighted(std::span<const double> weights) {
+  return std::ranges::any_of(weights, [](double weight) { return weight != 1; });
+}
 
 /// Removes the first `first` elements.
 template <typename T>
@@ -31,6 +37,21 @@ void append(std::vector<T>& all, const std::vector<T>& more, std::size_t count) 
 }
 
 }  // namespace
+
+void RowQueue::Rows::append(const Rows& from, std::int64_t first, std::int64_t last,
+                            std::int64_t classes) {
+  const auto add = [&](auto& to, const auto& all, std::int64_t width) {
+    to.insert(to.end(), all.begin() + first * width, all.begin() + last * width);
+  };
+  add(scores, from.scores, classes);
+  add(targets, from.targets, 1);
+  add(iid, from.iid, 1);
+  add(weights, from.weights, 1);
+}
+
+bool RowQueue::weighted() const noexcept {
+  return std::ranges::any_of(segments_, &Segment::weighted);
+}
 
 std::int64_t RowQueue::size() const noexcept {
   return segments_.empty() ? 0 : next_ - segments_.front().first;
@@ -72,18 +93,21 @@ RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch, std::i
       rows.push_back(static_cast<std::uint32_t>(i));
   std::ranges::reverse(rows);
   Rows newest;
+  // What the reference stores: floats.
+  const auto stored = [this](double value) {
+    return options_.reference_compat ? static_cast<double>(static_cast<float>(value)) : value;
+  };
   with_type(batch.logits.dtype, [&]<typename T>(T) {
     const auto* logits = static_cast<const T*>(batch.logits.data);
     for (const auto row : rows)
-      for (std::int64_t c = 0; c < classes_; ++c) {
-        const double score = to_double(logits[row * classes_ + c]);
-        newest.scores.push_back(
-            options_.reference_compat ? static_cast<double>(static_cast<float>(score)) : score);
-      }
+      for (std::int64_t c = 0; c < classes_; ++c)
+        newest.scores.push_back(stored(to_double(logits[row * classes_ + c])));
   });
+  const auto weights = batch.weight ? to_doubles(*batch.weight) : std::vector<double>();
   for (const auto row : rows) {
     newest.targets.push_back(targets[row]);
     newest.iid.push_back(!uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
+    newest.weights.push_back(batch.weight ? stored(weights[row]) : 1);
   }
   return newest;
 }
@@ -93,22 +117,24 @@ void RowQueue::reserve(std::size_t rows, int ranks) {
   own_.scores.reserve((own_.size() + rows) * static_cast<std::size_t>(classes_));
   own_.targets.reserve(own_.size() + rows);
   own_.iid.reserve(own_.size() + rows);
+  own_.weights.reserve(own_.size() + rows);
   segments_.reserve(segments_.size() + static_cast<std::size_t>(ranks));
 }
 
-void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept {
-  if (options_.max_rows != 0) ++calls_;
+void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine,
+                       bool weighted) noexcept {
   if (options_.queue == 0) return;
   const auto before = next_;
   for (int r = 0; r < static_cast<int>(counts.size()); ++r) {
     const auto count = counts[static_cast<std::size_t>(r)];
-    if (count != 0) segments_.push_back({next_, count, r});
+    if (count != 0) segments_.push_back({next_, count, r, weighted});
     next_ += count;
   }
   if (next_ == before) return;
   Hash hash;
   hash.add(history_);
   hash.add(counts);
+  if (weighted) hash.add(std::string_view("weighted"));
   history_ = hash.value();
   rank_ = rank;
   ranks_ = static_cast<int>(counts.size());
@@ -133,9 +159,11 @@ void RowQueue::enqueue(int rank, std::span<const std::int64_t> counts, const Row
   drop(own_.scores, left * columns);
   drop(own_.targets, left);
   drop(own_.iid, left);
+  drop(own_.weights, left);
   append(own_.scores, mine.scores, added * columns);
   append(own_.targets, mine.targets, added);
   append(own_.iid, mine.iid, added);
+  append(own_.weights, mine.weights, added);
 }
 
 void RowQueue::reset() noexcept {
@@ -145,19 +173,22 @@ void RowQueue::reset() noexcept {
   own_.scores.clear();
   own_.targets.clear();
   own_.iid.clear();
+  own_.weights.clear();
 }
 
 std::string RowQueue::save(const Rows& all, double temperature) const {
   Writer out;
-  out.reserve(6 * sizeof(double) + all.scores.size() * sizeof(double) + all.size() * 9);
+  out.reserve(6 * sizeof(double) + all.scores.size() * sizeof(double) + all.size() * 17);
   out.i64(classes_).i64(options_.queue).i64(calls_).i64(next_).f64(temperature);
   out.i64(static_cast<std::int64_t>(all.size()));
   out.numbers(all.scores).numbers(all.targets).numbers(all.iid);
-  return seal(magic, out);
+  if (!is_weighted(all.weights)) return seal(magic, out);
+  return seal(weighted_magic, out.numbers(all.weights));
 }
 
 double RowQueue::load(std::string_view state, int rank, int ranks) {
-  auto opened = unseal(magic, "saved state of a ranking loss", state);
+  const bool weighted = state.starts_with(weighted_magic);
+  auto opened = unseal(weighted ? weighted_magic : magic, "saved state of a ranking loss", state);
   auto& in = opened.content;
   const auto classes = in.i64();
   const auto queue = in.i64();
@@ -174,10 +205,13 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   made.ranks_ = ranks;
   const auto temperature = in.f64();
   const auto rows = in.i64();
-  if (rows < 0 || rows > std::max<std::int64_t>(queue, 0) || made.next_ < rows || made.calls_ < 0 ||
-      !(temperature > 0) || !std::isfinite(temperature))
+  const auto fail_damaged = [&] {
     failf(Errc::invalid_argument, "the saved state of a ranking loss is damaged ({} bytes)",
           state.size());
+  };
+  if (rows < 0 || rows > std::max<std::int64_t>(queue, 0) || made.next_ < rows || made.calls_ < 0 ||
+      !(temperature > 0) || !std::isfinite(temperature))
+    fail_damaged();
 
   // Every rank takes a part; the sizes differ by at most one row.
   const auto first_of = [&](int r) { return rows * r / ranks; };
@@ -196,7 +230,16 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   take_part(made.own_.scores, classes_);
   take_part(made.own_.targets, 1);
   take_part(made.own_.iid, 1);
+  // The weights of all ranks, so that every rank knows where there are some.
+  auto weights = std::vector<double>(static_cast<std::size_t>(rows), 1);
+  if (weighted) weights = in.numbers<double>(static_cast<std::uint64_t>(rows));
   in.end();
+  if (!std::ranges::all_of(weights, [](double w) { return w >= 0 && std::isfinite(w); }))
+    fail_damaged();
+  for (auto& segment : made.segments_)
+    segment.weighted = is_weighted(std::span(weights).subspan(
+        static_cast<std::size_t>(first_of(segment.rank)), static_cast<std::size_t>(segment.count)));
+  made.own_.weights.assign(weights.begin() + first_of(rank), weights.begin() + first_of(rank + 1));
   *this = std::move(made);
   return temperature;
 }
@@ -215,7 +258,7 @@ std::string RowQueue::merge(std::span<const std::string> parts) const {
   struct NumberedRow {
     std::int64_t number;
     std::size_t part;
-    std::size_t row;
+    std::int64_t row;
   };
   std::vector<NumberedRow> order;
   std::vector<RowQueue> queues;
@@ -227,7 +270,7 @@ std::string RowQueue::merge(std::span<const std::string> parts) const {
     const auto its = queue.load(in.text(), 0, 1);
     if (queues.size() == 1) temperature = its;
     for (std::size_t i = 0; i < std::min(numbers.size(), queue.own_.size()); ++i)
-      order.push_back({numbers[i], queues.size() - 1, i});
+      order.push_back({numbers[i], queues.size() - 1, static_cast<std::int64_t>(i)});
   }
   std::ranges::stable_sort(order, {}, &NumberedRow::number);
   // A rank may have ended one call more than the others.
@@ -238,24 +281,39 @@ std::string RowQueue::merge(std::span<const std::string> parts) const {
   for (const auto& queue : queues) merged.next_ = std::max(merged.next_, queue.next_);
   // Ranks that trained apart have used the same numbers.
   merged.next_ = std::max(merged.next_, std::ssize(order));
-  const auto columns = static_cast<std::ptrdiff_t>(classes_);
-  for (const auto& [number, part, row] : order) {
-    const auto& from = queues[part].own_;
-    const auto scores = from.scores.begin() + static_cast<std::ptrdiff_t>(row) * columns;
-    all.scores.insert(all.scores.end(), scores, scores + columns);
-    all.targets.push_back(from.targets[row]);
-    all.iid.push_back(from.iid[row]);
-  }
+  for (const auto& [number, part, row] : order)
+    all.append(queues[part].own_, row, row + 1, classes_);
   return merged.save(all, temperature);
+}
+
+std::vector<ConstTensorView> PoolRows::arrays() const {
+  std::vector<ConstTensorView> all{logits, targets};
+  for (const auto* array : {&iid, &weights, &live})
+    if (*array) all.push_back(**array);
+  return all;
 }
 
 void PoolRows::hold(std::vector<Tensor>&& arrays) {
   arrays_ = std::move(arrays);
-  logits = arrays_[0];
-  targets = arrays_[1];
-  // Removes the view of this rank's iid array, which would be too short.
-  iid = {nullptr, DType::u8, Shape::vector(0)};
-  if (arrays_.size() > 2) iid = arrays_[2];
+  auto next = arrays_.begin();
+  logits = *next++;
+  targets = *next++;
+  for (auto* array : {&iid, &weights, &live})
+    if (*array) *array = *next++;
+}
+
+void PoolRows::hold_weights(std::vector<double>&& of_rows) {
+  weight_copy_ = std::move(of_rows);
+  weights = weight_copy_;
+}
+
+std::vector<std::uint8_t> PoolRows::joined(const ConstTensorView& flags,
+                                           std::span<const std::uint8_t> queued) const {
+  std::vector<std::uint8_t> all(rows(), 1);
+  const auto* given = static_cast<const std::uint8_t*>(flags.data);
+  for (std::size_t i = 0; given != nullptr && i < all.size(); ++i) all[i] = given[i] != 0 ? 1 : 0;
+  all.insert(all.end(), queued.begin(), queued.end());
+  return all;
 }
 
 void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
@@ -276,15 +334,19 @@ void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
       to += sizeof value;
     }
   });
+  if (iid) iid_copy_ = joined(*iid, queued.iid);
+  if (live) live_copy_ = joined(*live, std::vector<std::uint8_t>(queued.size()));
   const auto* of_targets = static_cast<const std::int64_t*>(targets.data);
   target_copy_.assign(of_targets, of_targets + rows);
   target_copy_.insert(target_copy_.end(), queued.targets.begin(), queued.targets.end());
-  for (std::int64_t i = 0; i < rows; ++i)
-    iid_copy_.push_back(is_iid(static_cast<std::size_t>(i)) ? 1 : 0);
-  iid_copy_.insert(iid_copy_.end(), queued.iid.begin(), queued.iid.end());
+  if (weights) {
+    weight_copy_.insert(weight_copy_.end(), queued.weights.begin(), queued.weights.end());
+    weights = weight_copy_;
+  }
   logits = {logit_copy_.data(), logits.dtype, {total, classes}};
   targets = target_copy_;
-  iid = iid_copy_;
+  if (iid) iid = iid_copy_;
+  if (live) live = live_copy_;
 }
 
 }  // namespace tutti::internal::losses

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,17 @@ class RowQueue {
     std::vector<double> scores{};  ///< [n, C]
     std::vector<std::int64_t> targets{};
     std::vector<std::uint8_t> iid{};
+    std::vector<double> weights{};
     std::size_t size() const noexcept { return targets.size(); }
+    /// Appends rows [first, last) of `from`, which have `classes` scores each.
+    void append(const Rows& from, std::int64_t first, std::int64_t last, std::int64_t classes);
   };
   /// The queued rows of one rank from one call. They have the numbers [first, first + count).
   struct Segment {
     std::int64_t first = 0;
     std::int64_t count = 0;
     int rank = 0;
+    bool weighted = false;  ///< The call had weights, or the rows were loaded with some.
   };
 
   RowQueue(std::int64_t classes, const tutti::losses::PoolOptions& options) noexcept
@@ -43,6 +48,8 @@ class RowQueue {
   std::int64_t size() const noexcept;  ///< Rows of all ranks.
   std::int64_t size_of(int rank) const noexcept;
   std::span<const Segment> segments() const noexcept { return segments_; }
+  /// True if rows of all ranks may have weights other than 1. Equal on every rank.
+  bool weighted() const noexcept;
   const Rows& own() const noexcept { return own_; }  ///< Sorted by number.
 
   /// Returns the state that all ranks must share, in words. Empty if results do not depend on it.
@@ -56,8 +63,12 @@ class RowQueue {
               bool uses_iid) const;
   /// Allocates memory, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
+  /// Counts a call in training.
+  void count_call() noexcept { calls_ += options_.max_rows != 0 ? 1 : 0; }
   /// Adds the rows of a call: counts[r] rows of rank r. `mine`: newest() of this rank's batch.
-  void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine) noexcept;
+  /// `weighted`: the batches of all ranks have weights.
+  void enqueue(int rank, std::span<const std::int64_t> counts, const Rows& mine,
+               bool weighted) noexcept;
   void reset() noexcept;  ///< Empties the queue. calls() stays, so that samples differ.
 
   /// Returns the saved state. `all` are the rows of every rank, ordered by number.
@@ -95,7 +106,9 @@ class PoolRows {
   };
   ConstTensorView logits{nullptr, DType::f64, Shape::vector(0)};  ///< [rows, C]
   ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
-  ConstTensorView iid{nullptr, DType::u8, Shape::vector(0)};  ///< Null: all rows are independent.
+  std::optional<ConstTensorView> iid{};      ///< Not set: all rows are independent.
+  std::optional<ConstTensorView> weights{};  ///< f64. Not set: 1.
+  std::optional<ConstTensorView> live{};     ///< Not set: all rows of the call.
   std::vector<Block> blocks{};
 
   std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }
@@ -103,20 +116,35 @@ class PoolRows {
     return static_cast<const std::int64_t*>(targets.data)[row];
   }
   bool is_iid(std::size_t row) const {
-    return iid.data == nullptr || static_cast<const std::uint8_t*>(iid.data)[row] != 0;
+    return !iid || static_cast<const std::uint8_t*>(iid->data)[row] != 0;
   }
-  /// Keeps these arrays and views them from now on: logits, targets and, if present, iid.
+  double weight(std::size_t row) const {
+    return weights ? static_cast<const double*>(weights->data)[row] : 1;
+  }
+  bool is_live(std::size_t row) const {
+    return !live || static_cast<const std::uint8_t*>(live->data)[row] != 0;
+  }
+  /// Returns the views that are set, in the order of their declaration.
+  std::vector<ConstTensorView> arrays() const;
+  /// Keeps these arrays, which replace arrays(), and views them from now on.
   void hold(std::vector<Tensor>&& arrays);
-  /// Copies the viewed rows and then `queued` into one array each of logits, targets and iid, and
-  /// views the copies. @throws Error invalid_argument if a queued score does not fit in the logits'
-  /// dtype.
+  /// Keeps the weights of the rows and views them.
+  void hold_weights(std::vector<double>&& weights);
+  /// Copies the viewed rows and then `queued` into one array for each of arrays(), and views the
+  /// copies. A null iid has 1 for each row. @throws Error invalid_argument if a queued score does
+  /// not fit in the logits' dtype.
   void join(const RowQueue::Rows& queued, std::int64_t classes);
 
  private:
+  std::vector<std::uint8_t> joined(const ConstTensorView& flags,
+                                   std::span<const std::uint8_t> queued) const;
+
   std::vector<Tensor> arrays_;
   std::vector<std::byte> logit_copy_;
   std::vector<std::int64_t> target_copy_;
   std::vector<std::uint8_t> iid_copy_;
+  std::vector<double> weight_copy_;
+  std::vector<std::uint8_t> live_copy_;
 };
 
 }  // namespace tutti::internal::losses

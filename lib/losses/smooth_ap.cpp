@@ -1,6 +1,5 @@
 #include <tutti/losses/smooth_ap.hpp>
 
-#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -18,6 +17,7 @@ namespace {
 
 using internal::losses::GlobalBatch;
 using internal::losses::in_parallel;
+using internal::losses::invalidate;
 using internal::losses::SoftRank;
 using internal::losses::word;
 
@@ -48,7 +48,8 @@ RowLayout equal_parts(std::int64_t rows, int ranks) {
 }  // namespace
 
 SmoothAp::SmoothAp(const Options& options)
-    : RankingLoss("smooth_ap", options.classes, options.temperature, options.pool),
+    : RankingLoss("smooth_ap", options.classes, options.temperature, options.ignore_index,
+                  options.pool),
       options_(options) {
   if (options.threads < 1)
     internal::failf(Errc::invalid_argument, "smooth_ap: threads is {}; it must be 1 or more",
@@ -71,19 +72,20 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
       queue(), call);
   const int size = pool.ranks();
   const auto classes = static_cast<std::size_t>(options_.classes);
-  constexpr double invalid = std::numeric_limits<double>::quiet_NaN();
 
   // Computes this rank's part of the anchors of every class, for all ranks.
   std::vector<SoftRank> ranks;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(size));
   std::vector<Weights> mine;
-  LossResult result;
-  result.per_class.assign(classes, invalid);
-  result.valid.assign(classes, 0);
+  auto result = internal::losses::start_result(options_.classes);
   for (std::size_t c = 0; c < classes; ++c) {
     const auto index = static_cast<std::int64_t>(c);
     const auto& soft = ranks.emplace_back(pool.scores(c), pool.positives(c), temperature);
-    result.valid[c] = soft.anchors() != 0 && soft.anchors() != soft.rows() ? 1 : 0;
+    if (soft.anchors() == 0 || soft.anchors() == soft.rows())
+      invalidate(result, c,
+                 soft.anchors() == 0 ? ClassStatus::no_positives : ClassStatus::no_negatives);
+    else if (!(pool.positive_mass(c).rows > 0))
+      invalidate(result, c, ClassStatus::no_weight);
     if (result.valid[c] == 0) continue;
     for (int r = 0; r < size; ++r) {
       const auto [first, last] = share(soft, index, r, size);
@@ -129,24 +131,25 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     std::vector<double> a(anchors);
     std::vector<double> b(anchors);
     std::vector<double> own_part(soft.rows());
-    double precision = 0;
+    std::vector<double> precisions(anchors);
     for (int r = 0; r < size; ++r) {
       const auto [first, last] = share(soft, static_cast<std::int64_t>(c), r, size);
       for (auto k = first; k < last; ++k) {
         const auto* from = &gathered[next[static_cast<std::size_t>(r)]++ * width];
-        a[k] = from[0];
-        b[k] = from[1];
-        own_part[soft.row(k)] = from[2];
+        const double w = pool.weight(soft.row(k));
+        precisions[k] = w * (from[0] / from[1]);
+        a[k] = w * from[0];
+        b[k] = w * from[1];
+        own_part[soft.row(k)] = w * from[2];
       }
     }
-    for (std::size_t k = 0; k < anchors; ++k) precision += a[k] / b[k];
-    result.per_class[c] = 1 - precision / static_cast<double>(anchors);
+    const double mass = pool.positive_mass(c).rows;
+    result.per_class[c] = 1 - std::accumulate(precisions.begin(), precisions.end(), 0.0) / mass;
     result.loss += weight * result.per_class[c];
     in_parallel(options_.threads, rows, [&](std::size_t i, std::size_t j) {
       soft.slopes(a, b, std::span(numbers).subspan(i, j - i), std::span(slopes).subspan(i, j - i));
     });
-    const double scale =
-        weight * pool.scale_of(options_.scale) / (static_cast<double>(anchors) * temperature);
+    const double scale = weight * pool.scale_of(options_.scale) / (mass * temperature);
     for (std::size_t i = 0; i < rows; ++i)
       grad[i * classes + c] = scale * (slopes[i].a - slopes[i].b + own_part[numbers[i]]);
   }

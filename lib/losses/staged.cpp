@@ -48,8 +48,13 @@ ConstTensorView Staged::logits(const ConstTensorView& logits) {
 }
 
 tutti::losses::RankingBatch Staged::on_host(const tutti::losses::RankingBatch& batch) {
-  const auto logits = this->logits(batch.logits);
-  return {logits, on_host("targets", batch.targets), on_host("iid", batch.iid), batch.training};
+  auto host = batch;
+  host.logits = logits(batch.logits);
+  host.targets = on_host("targets", batch.targets);
+  host.iid = on_host("iid", batch.iid);
+  if (batch.weight) host.weight = on_host("weights", *batch.weight);
+  if (batch.live) host.live = on_host("live", *batch.live);
+  return host;
 }
 
 Tensor Staged::gradient(const std::function<void(void* to)>& fill) {

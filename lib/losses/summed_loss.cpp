@@ -26,29 +26,42 @@ Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t 
   return {most + std::log(sum), others};
 }
 
+std::vector<double> weights_of(const SummedBatch& batch, const Shape& shape) {
+  if (!batch.weight) return std::vector<double>(static_cast<std::size_t>(shape.numel()), 1);
+  if (!(batch.weight->shape == shape))
+    failf(Errc::invalid_argument, "weights are {}, targets {}; they must have the same shape",
+          to_string(batch.weight->shape), to_string(shape));
+  return check_weights(*batch.weight);
+}
+
 tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
-                                   const ConstTensorView& logits, const ConstTensorView& targets,
-                                   const CallOptions& call, const MakeParts& make) {
+                                   const SummedBatch& batch, const CallOptions& call,
+                                   const MakeParts& make) {
   SummedParts parts;
   Staged staged(group, call);
   const auto compute = [&](std::span<double> mine) {
-    const auto logits_here = staged.logits(logits);
-    parts = make(logits_here, staged.on_host("targets", targets));
+    auto here = batch;
+    here.logits = staged.logits(batch.logits);
+    here.targets = staged.on_host("targets", batch.targets);
+    if (batch.weight) here.weight = staged.on_host("weights", *batch.weight);
+    parts = make(here);
     mine[0] = std::accumulate(parts.each.begin(), parts.each.end(), 0.0);
     mine[1] = parts.count;
     mine[2] = parts.positives;
   };
-  const auto sums = sums_over_ranks(group, loss.name, loss.options, 3, compute, call);
+  const auto options = loss.options + (batch.weight ? ", with weights" : "");
+  const auto sums = sums_over_ranks(group, loss.name, options, 3, compute, call);
   constexpr double nothing = std::numeric_limits<double>::infinity();
+  // Without positives the terms of the others are divided by 1.
   const double divisor = loss.reduction != Reduction::mean ? 1.0
-                         : loss.normalize_by_positives     ? std::max(1.0, sums[2])
+                         : loss.normalize_by_positives     ? (sums[2] > 0 ? sums[2] : 1.0)
                          : sums[1] > 0                     ? sums[1]
                                                            : nothing;
   tutti::losses::LossResult result;
   result.loss = sums[0] / divisor;
   const double factor = scale_of(loss.scale, group) / divisor;
   result.grad = staged.gradient([&](void* grad) {
-    with_type(logits.dtype, [&]<typename T>(T) {
+    with_type(batch.logits.dtype, [&]<typename T>(T) {
       auto* out = static_cast<T*>(grad);
       for (const double g : parts.grad) *out++ = from_double<T>(factor * g);
     });

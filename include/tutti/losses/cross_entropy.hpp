@@ -30,7 +30,8 @@ struct CrossEntropyOptions {
 ///
 /// The mean divides by the number of rows. On one process they equal PyTorch's cross_entropy and,
 /// with the targets y', binary_cross_entropy_with_logits. If the divisor is 0, loss and gradient
-/// are 0.
+/// are 0. With weights of the rows (RankingBatch::weight), each row's loss and its part of the
+/// divisor are multiplied by its weight.
 ///
 /// Computed in double. On the wire: one exchange of a few numbers per call. A value; thread rules
 /// are those of the group.
@@ -42,7 +43,8 @@ class CrossEntropy {
   explicit CrossEntropy(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// `batch.iid` and `batch.training` are ignored. For one class the targets are 0 or 1.
+  /// `batch.iid`, `batch.live` and `batch.training` are ignored. For one class the targets are 0
+  /// or 1.
   /// @throws Error on every rank, with the codes of RankingLoss.
   LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
                         const CallOptions& call = {}) const {

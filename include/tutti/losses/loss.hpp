@@ -38,6 +38,17 @@ enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoi
 /// The target of ignored rows: padding.
 inline constexpr std::int64_t default_ignore_index = -100;
 
+/// Why a class of a ranking loss is not valid; of several reasons the first one.
+enum class ClassStatus : std::uint8_t {
+  valid,
+  no_positives,
+  no_negatives,       ///< SmoothAp: all rows are positive. PAucAtBudget: none is independent.
+  no_live_positives,  ///< PAucAtBudget with Positives::live: all positives are in the queue.
+  no_weight,          ///< The weights of the positives that count are all 0.
+  no_spread,          ///< PAucAtBudget: the scale is 1e-12 or less.
+  empty_band,         ///< PAucAtBudget, pairwise: no negative is in the band.
+};
+
 /// The result of a loss on one rank.
 struct LossResult {
   /// The same on every rank. Without valid terms it is 0, with gradient 0.
@@ -52,6 +63,7 @@ struct LossResult {
   /// rank. Ignored rows have 0.
   std::vector<double> per_element;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
+  std::vector<ClassStatus> status;  ///< Ranking losses: why a class is not valid, [C].
 };
 
 }  // namespace losses

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/losses/loss.hpp>
 #include <tutti/process_group.hpp>
@@ -24,6 +26,21 @@ struct RankingBatch {
   ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
   /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
   bool training = true;
+  /// The weight of each row, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is then the
+  /// weighted mean over the positives; ranks, thresholds and samples do not depend on weights.
+  /// Constants for the gradient. All ranks pass weights or none does, also a rank without rows.
+  std::optional<ConstTensorView> weight{};
+  /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
+  /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.
+  std::optional<ConstTensorView> live{};
+};
+
+/// The rows of a queue, oldest first.
+struct QueuedRows {
+  std::vector<double> logits;  ///< [n, C]
+  std::vector<std::int64_t> targets;
+  std::vector<std::uint8_t> iid;
+  std::vector<double> weights;  ///< 1 for rows of calls without weights.
 };
 
 /// The choice of rows that a ranking loss evaluates. The same on every rank.
@@ -39,10 +56,10 @@ struct PoolOptions {
   /// false: the batch already holds the rows of all ranks (autograd::all_gather_rows). Every rank
   /// computes the result of one process; the group is used only to copy device arrays.
   bool gather = true;
-  /// Reproduces imbalanced-losses 0.5.1, for comparisons: GradScale::sum multiplies by 1; ignored
-  /// rows take places in the queue; the queue stores floats. In SmoothAp and PAucAtBudget, targets
-  /// outside of the classes are negatives of all classes; with one class, every target except 0 is
-  /// positive.
+  /// Reproduces imbalanced-losses 0.6.0, for comparisons: GradScale::sum multiplies by 1; ignored
+  /// rows take places in the queue; the queue stores floats, weights included. In SmoothAp and
+  /// PAucAtBudget, targets outside of the classes are negatives of all classes; with one class,
+  /// every target except 0 is positive.
   bool reference_compat = false;
 };
 
@@ -76,6 +93,21 @@ class RankingLoss {
   std::int64_t queued() const noexcept;  ///< Rows in the queue, all ranks together.
   void reset_queue() noexcept;           ///< Empties the queue. Call it on every rank.
 
+  /// Collective. Adds the rows to the queue as a training call does, without evaluating the loss
+  /// and without counting as a call for samples. Rows are those of this rank, or with
+  /// PoolOptions::gather false of all ranks. On the wire: 8 bytes per rank.
+  /// @throws Error as a call; the queue stays unchanged.
+  void enqueue(ProcessGroup& group, const RankingBatch& rows, const CallOptions& call = {}) {
+    enqueue_over(&group, rows, call);
+  }
+  /// One process, without a group.
+  void enqueue(const RankingBatch& rows) { enqueue_over(nullptr, rows, {}); }
+  /// Collective. Returns the queue of all ranks, equal on every rank.
+  QueuedRows queued_rows(ProcessGroup& group, const CallOptions& call = {}) const {
+    return rows_over(&group, call);
+  }
+  QueuedRows queued_rows() const { return rows_over(nullptr, {}); }  ///< Without a group.
+
   /// Collective. Returns the queue of all ranks, the number of calls and the temperature: the same
   /// bytes on every rank, so one rank may write them for all.
   std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
@@ -95,7 +127,7 @@ class RankingLoss {
  protected:
   /// `name` is a literal; errors begin with it.
   RankingLoss(std::string_view name, std::int64_t classes, double temperature,
-              const PoolOptions& pool);
+              std::int64_t ignore_index, const PoolOptions& pool);
   std::string_view name() const noexcept { return name_; }
   internal::losses::RowQueue& queue() const noexcept { return *queue_; }
 
@@ -104,11 +136,14 @@ class RankingLoss {
   virtual LossResult compute(ProcessGroup* group, const RankingBatch& batch,
                              const CallOptions& call) = 0;
   std::string save_over(ProcessGroup* group, const CallOptions& call) const;
+  void enqueue_over(ProcessGroup* group, const RankingBatch& rows, const CallOptions& call);
+  QueuedRows rows_over(ProcessGroup* group, const CallOptions& call) const;
   void load_as(int rank, int ranks, std::string_view state);
 
   std::string_view name_;
   std::int64_t classes_;
   double temperature_;
+  std::int64_t ignore_index_;
   std::unique_ptr<internal::losses::RowQueue> queue_;
 };
 

@@ -1,16 +1,17 @@
-"""Records sequences of calls of the ranking losses of imbalanced-losses (0.5.1, with torch), with their queue:
+"""Records sequences of calls of the ranking losses of imbalanced-losses (0.6.0, with torch), with their queue:
 record_queue.py > queue.txt
 
 A line per sequence, `sequence` loss dtype options as key=value, and then one per call: call (or `reset` before it) and
 `train` or `eval`; N, C; logits; targets; the loss of each class (empty when there is one number); the loss; the gradient of
-the loss or of the sum of `each`; which rows are iid (empty: all).
+the loss or of the sum of `each`; which rows are iid (empty: all); in the last sequences also the weights of the rows (empty:
+none given).
 """
 import random
 import warnings
 
 import torch
 from imbalanced_losses import PAUCAtBudgetLoss, RecallAtQuantileLoss, SmoothAPLoss
-from record_reference import DTYPES, labels, numbers, scores
+from record_reference import DTYPES, labels, numbers, scores, weights
 
 warnings.simplefilter("ignore")
 random.seed(21)
@@ -54,7 +55,7 @@ def targets_of(loss, rows, classes, plain):
     return targets
 
 
-def call(module, loss, dtype, classes, plain):
+def call(module, loss, dtype, classes, plain, weighted):
     rows = random.choice((0, 1, 3, 5, 9, 14))
     words = []
     if random.random() < 0.08:
@@ -68,7 +69,8 @@ def call(module, loss, dtype, classes, plain):
     targets = targets_of(loss, rows, classes, plain)
     iid = torch.rand(rows) < 0.8 if loss == "p_auc_at_budget" and random.random() < 0.5 else None
     empty = bool((targets == -100).all()) and not (module._queue._q_targets != -100).any()
-    value = module(logits, targets) if iid is None else module(logits, targets, iid)
+    weight = weights(rows) if weighted and random.random() < 0.6 else None
+    value = module(logits, targets, iid, sample_weight=weight)
     each = value.detach().flatten().tolist() if value.ndim and not empty else []
     total = value[~value.isnan()].sum() if value.ndim else value
     if total.requires_grad:
@@ -76,11 +78,13 @@ def call(module, loss, dtype, classes, plain):
     grad = logits.grad if logits.grad is not None else torch.zeros_like(logits)
     print(f"{' '.join(words)};{rows} {classes};{numbers(logits.flatten().tolist(), dtype)};"
           f"{' '.join(str(t) for t in targets.tolist())};{numbers(each, dtype)};{numbers([total.item()], dtype)};"
-          f"{numbers(grad.flatten().tolist(), dtype)};{'' if iid is None else ' '.join(f'{i:d}' for i in iid.tolist())}")
+          f"{numbers(grad.flatten().tolist(), dtype)};{'' if iid is None else ' '.join(f'{i:d}' for i in iid.tolist())}"
+          f"{'' if weight is None else ';' + numbers(weight.tolist(), 'f32')}")
 
 
-def main():
+def main(weighted):
     for loss, repeats in (("smooth_ap", 3), ("recall_at_quantile", 3), ("p_auc_at_budget", 6)):
+        repeats = 1 if weighted else repeats
         for dtype in DTYPES:
             for classes in (1, 3):
                 for plain in (True, False):
@@ -90,9 +94,10 @@ def main():
                         module, options = make(loss, classes, queue, reduction)
                         options |= {"queue": queue, "reduction": reduction, "plain": int(plain)}
                         print("sequence", loss, dtype, *(f"{name}={value}" for name, value in options.items()))
-                        for _ in range(7):
-                            call(module, loss, dtype, classes, plain)
+                        for _ in range(5 if weighted else 7):
+                            call(module, loss, dtype, classes, plain, weighted)
 
 
 if __name__ == "__main__":
-    main()
+    main(weighted=False)
+    main(weighted=True)

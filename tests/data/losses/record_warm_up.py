@@ -1,4 +1,4 @@
-"""Records what LossWarmupWrapper of the package imbalanced-losses (0.5.1, with torch 2.15) does: record_warm_up.py > warm_up.txt
+"""Records what LossWarmupWrapper of the package imbalanced-losses (0.6.0, with torch 2.15) does: record_warm_up.py > warm_up.txt
 
 "schedule" lines: options as key=value, then for each call of a hook its kind (0: epoch, 1: step) and number, and behind it
 main_weight, temperature, in_warmup, in_blend and how often the queue was reset.

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "values/bytes.hpp"
+#include "values/saved_state.hpp"
 
 namespace tutti::internal::losses {
 namespace {
@@ -25,6 +27,7 @@ void add_row(RowQueue::Rows& rows, std::int64_t k) {
   rows.scores.push_back(-static_cast<double>(k) / 3);
   rows.targets.push_back(k % 5);
   rows.iid.push_back(k % 3 == 0 ? 0 : 1);
+  rows.weights.push_back(k % 4 == 1 ? 1 : 0.5 * static_cast<double>(k % 4));
 }
 
 /// The queues of all ranks of a group.
@@ -47,7 +50,8 @@ class Ranks {
       const auto most = std::min(counts[r], queues_[r].options().queue);
       for (auto k = first + counts[r] - most; k < first + counts[r]; ++k) add_row(mine, k);
       queues_[r].reserve(mine.size(), static_cast<int>(queues_.size()));
-      queues_[r].enqueue(static_cast<int>(r), counts, mine);
+      queues_[r].count_call();
+      queues_[r].enqueue(static_cast<int>(r), counts, mine, true);
       first += counts[r];
     }
   }
@@ -64,6 +68,7 @@ class Ranks {
                            {own.scores.at(2 * next[r]), own.scores.at(2 * next[r] + 1)});
         rows.targets.push_back(own.targets.at(next[r]));
         rows.iid.push_back(own.iid.at(next[r]));
+        rows.weights.push_back(own.weights.at(next[r]));
       }
     }
     for (std::size_t r = 0; r < next.size(); ++r) EXPECT_EQ(next[r], queues_[r].own().size());
@@ -78,6 +83,7 @@ class Ranks {
     EXPECT_EQ(got.scores, rows.scores);
     EXPECT_EQ(got.targets, rows.targets);
     EXPECT_EQ(got.iid, rows.iid);
+    EXPECT_EQ(got.weights, rows.weights);
     for (std::size_t r = 0; r < queues_.size(); ++r) {
       EXPECT_EQ(queues_[r].size(), std::ssize(want));
       EXPECT_EQ(queues_[r].size_of(static_cast<int>(r)), std::ssize(queues_[r].own().targets));
@@ -130,12 +136,13 @@ TEST(RowQueue, HoldsTheLastRowsOfAllRanks) {
 
 TEST(RowQueue, WithoutPlacesKeepsNothingButTheCountOfCallsThatSample) {
   RowQueue none(2, {});
-  none.enqueue(0, Counts{3, 4}, {});
+  none.enqueue(0, Counts{3, 4}, {}, false);
   EXPECT_EQ(none.size(), 0);
   EXPECT_EQ(none.state(), "");
   RowQueue sampling(2, {.max_rows = 9, .seed = 4});
-  sampling.enqueue(0, Counts{3, 4}, {});
-  sampling.enqueue(0, Counts{0, 0}, {});
+  sampling.count_call();
+  sampling.count_call();
+  sampling.enqueue(0, Counts{3, 4}, {}, false);
   EXPECT_EQ(sampling.calls(), 2);
   EXPECT_EQ(sampling.next(), 0);
   EXPECT_EQ(sampling.state(), ", max_rows 9 with seed 4 after 2 calls");
@@ -205,6 +212,71 @@ TEST(RowQueue, IsTheSameForAnyNumberOfRanksThatLoadIt) {
       goes_on.enqueue(2 * std::ssize(Counts(size)));
       after.expect_rows(goes_on.rows());
     }
+  }
+}
+
+// The format before rows had weights; queues in which all weights are 1 still have it.
+TEST(RowQueue, LoadsAndSavesStatesWithoutWeights) {
+  const std::vector<double> scores{0.5, 1, -2, 3};
+  Writer old;
+  old.i64(2).i64(6).i64(4).i64(9).f64(0.5).i64(2);  // Classes, queue, calls, next, rows.
+  old.numbers(scores).numbers(std::vector<std::int64_t>{1, 0});
+  old.numbers(std::vector<std::uint8_t>{1, 0});
+  const auto state = seal("TUTTUQ02", old);
+  Ranks ranks(2, {.queue = 6}, state);
+  const auto rows = ranks.all();
+  EXPECT_EQ(rows.scores, scores);
+  EXPECT_EQ(rows.weights, (std::vector<double>{1, 1}));
+  EXPECT_FALSE(ranks[0].weighted());
+  EXPECT_EQ(ranks[0].save(rows, 0.5), state);
+}
+
+TEST(RowQueue, IsWeightedWhileItHoldsRowsOfCallsWithWeights) {
+  RowQueue queue(2, {.queue = 4});
+  const auto enqueue = [&](std::int64_t count, bool weighted) {
+    RowQueue::Rows rows;
+    for (std::int64_t k = 0; k < count; ++k) add_row(rows, k);
+    if (!weighted) std::ranges::fill(rows.weights, 1);
+    queue.reserve(rows.size(), 1);
+    queue.enqueue(0, Counts{count}, rows, weighted);
+  };
+  const auto reload = [&] {
+    const auto state = queue.save(queue.own(), 0.5);
+    queue.load(state, 0, 1);
+  };
+  enqueue(3, false);
+  EXPECT_FALSE(queue.weighted());
+  const auto without = queue.state();
+  queue.reset();
+  enqueue(3, true);
+  EXPECT_NE(queue.state(), without);  // Ranks that differ notice.
+  EXPECT_TRUE(queue.weighted());
+  EXPECT_EQ(queue.own().weights, (std::vector<double>{0, 1, 1}));
+  enqueue(2, false);
+  EXPECT_TRUE(queue.weighted());
+  reload();  // Now it is known that all its rows have weight 1.
+  EXPECT_FALSE(queue.weighted());
+  enqueue(0, true);
+  EXPECT_FALSE(queue.weighted());
+  enqueue(4, true);
+  reload();
+  EXPECT_TRUE(queue.weighted());
+  EXPECT_EQ(queue.own().weights, (std::vector<double>{0, 1, 1, 1.5}));
+  enqueue(4, false);
+  EXPECT_FALSE(queue.weighted());
+  enqueue(4, true);
+  queue.reset();
+  EXPECT_FALSE(queue.weighted());
+}
+
+TEST(RowQueue, RefusesAWeightThatIsNone) {
+  RowQueue queue(2, {.queue = 6});
+  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    RowQueue::Rows rows;
+    add_row(rows, 1);
+    rows.weights[0] = bad;
+    const auto state = queue.save(rows, 0.5);
+    expect_error(Errc::invalid_argument, {"damaged"}, [&] { queue.load(state, 0, 1); });
   }
 }
 

@@ -10,7 +10,7 @@
 
 #include "support/recorded.hpp"
 
-// Compares with the package imbalanced-losses 0.5.1: tests/data/losses/warm_up.txt, made by
+// Compares with the package imbalanced-losses 0.6.0: tests/data/losses/warm_up.txt, made by
 // tests/data/losses/record_warm_up.py.
 
 namespace tutti::test {
