@@ -37,10 +37,10 @@ struct RankingBatch {
 
 /// The rows of a queue, oldest first.
 struct QueuedRows {
-  std::vector<double> logits;  ///< [n, C]
-  std::vector<std::int64_t> targets;
-  std::vector<std::uint8_t> iid;
-  std::vector<double> weights;  ///< 1 for rows of calls without weights.
+  std::vector<double> logits{};  ///< [n, C]
+  std::vector<std::int64_t> targets{};
+  std::vector<std::uint8_t> iid{};
+  std::vector<double> weights{};  ///< 1 for rows of calls without weights.
 };
 
 /// The choice of rows that a ranking loss evaluates. The same on every rank.

@@ -21,10 +21,20 @@ PoolRows PoolRows::part(std::int64_t first, std::int64_t n) const {
     return std::remove_cvref_t<decltype(from)>(from.begin() + first * width,
                                                from.begin() + (first + n) * width);
   };
-  return {classes, cut(logits, classes), cut(targets, 1), cut(iid, 1)};
+  PoolRows rows{classes, cut(logits, classes), cut(targets, 1), cut(iid, 1)};
+  if (weights) rows.weights = cut(*weights, 1);
+  return rows;
 }
 
 void PoolRows::append(const PoolRows& more) {
+  if (weights || more.weights) {
+    const auto of = [](const PoolRows& rows) {
+      return rows.weights.value_or(std::vector<double>(rows.targets.size(), 1));
+    };
+    auto all = of(*this);
+    for (const double weight : of(more)) all.push_back(weight);
+    weights = all;
+  }
   logits.insert(logits.end(), more.logits.begin(), more.logits.end());
   targets.insert(targets.end(), more.targets.begin(), more.targets.end());
   iid.insert(iid.end(), more.iid.begin(), more.iid.end());
@@ -46,6 +56,16 @@ PoolRows make_pool_rows(std::int64_t count, std::int64_t classes, std::uint64_t 
     rows.iid.push_back(random() % 5 != 0);
   }
   return rows;
+}
+
+void add_weights(PoolRows& rows, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<float> some(0, 3);
+  rows.weights.emplace();
+  for (std::int64_t i = 0; i < rows.count(); ++i) {
+    const auto kind = random() % 6;
+    rows.weights->push_back(kind < 2 ? static_cast<double>(kind) : some(random));
+  }
 }
 
 RankingKind smooth_ap_kind(double temperature) {
@@ -99,6 +119,7 @@ PoolRows PoolSequence::rows(std::size_t call) const {
   auto made =
       make_pool_rows(calls[call].rows, classes, 100 * static_cast<std::uint64_t>(classes) + call);
   if (calls[call].ignored) std::ranges::fill(made.targets, losses::default_ignore_index);
+  if (calls[call].weighted) add_weights(made, call);
   return made;
 }
 
@@ -120,9 +141,10 @@ PoolOutcome call_pool(RankingLoss& loss, ProcessGroup* group, const PoolRows& ro
   const std::vector<float> narrow(rows.logits.begin(), rows.logits.end());
   const auto logits =
       in_float ? view(std::span(narrow), shape) : view(std::span(rows.logits), shape);
-  const auto got =
-      call_loss(loss, group, losses::RankingBatch{logits, rows.targets, rows.iid, training});
-  PoolOutcome outcome{got.loss, got.per_class, got.valid, {}, loss.queued()};
+  losses::RankingBatch batch{logits, rows.targets, rows.iid, training};
+  if (rows.weights) batch.weight = *rows.weights;
+  const auto got = call_loss(loss, group, batch);
+  PoolOutcome outcome{got.loss, got.per_class, got.valid, got.status, {}, loss.queued()};
   EXPECT_EQ(got.grad.shape(), shape);
   EXPECT_EQ(got.grad.dtype(), logits.dtype);
   for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -191,6 +213,7 @@ void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessG
   const double tolerance = sequence.in_float ? 1e-5 : 1e-12;
   EXPECT_NEAR(got.loss, want.loss, tolerance);
   EXPECT_EQ(got.valid, want.valid);
+  EXPECT_EQ(got.status, want.status);
   EXPECT_EQ(got.queued, want.queued);
   for (std::size_t c = 0; c < got.per_class.size(); ++c) {
     if (want.valid[c] == 0)

@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -23,6 +24,7 @@ struct PoolRows {
   std::vector<double> logits{};
   std::vector<std::int64_t> targets{};
   std::vector<std::uint8_t> iid{};
+  std::optional<std::vector<double>> weights{};
 
   std::int64_t count() const { return std::ssize(targets); }
   PoolRows part(std::int64_t first, std::int64_t n) const;
@@ -32,6 +34,8 @@ struct PoolRows {
 /// Some scores are tied, some rows ignored, some not independent; of several classes the last has
 /// no positive. Scores are floats.
 PoolRows make_pool_rows(std::int64_t count, std::int64_t classes, std::uint64_t seed);
+/// Sets weights of the rows: floats, some of them 0 or 1.
+void add_weights(PoolRows& rows, std::uint64_t seed);
 
 /// A loss with all options but its pool.
 struct RankingKind {
@@ -52,6 +56,7 @@ struct PoolCall {
   std::int64_t rows = 0;
   bool training = true;
   bool ignored = false;  ///< All of them.
+  bool weighted = false;
 };
 
 struct PoolSequence {
@@ -71,6 +76,7 @@ struct PoolOutcome {
   double loss = 0;
   std::vector<double> per_class{};
   std::vector<std::uint8_t> valid{};
+  std::vector<losses::ClassStatus> status{};
   std::vector<double> grad{};
   std::int64_t queued = 0;
 };

@@ -1,0 +1,424 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/recall_at_quantile.hpp>
+#include <tutti/losses/smooth_ap.hpp>
+
+#include "conformance/losses/loss_rows.hpp"
+#include "conformance/losses/pool_calls.hpp"
+
+// Weights of the rows in ranking losses: against definitions computed in the slow way, and for any
+// split over the ranks.
+
+namespace tutti::test {
+namespace {
+
+using losses::ClassStatus;
+using losses::PoolOptions;
+using losses::RankingBatch;
+
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+/// The quantile of torch.quantile, linear or `higher`.
+double quantile_of(std::vector<double> all, double q, bool higher) {
+  std::ranges::sort(all);
+  const double at = q * static_cast<double>(all.size() - 1);
+  const auto low = static_cast<std::size_t>(std::floor(at));
+  const auto high = static_cast<std::size_t>(std::ceil(at));
+  if (higher) return all[high];
+  return all[low] + (at - std::floor(at)) * (all[high] - all[low]);
+}
+
+/// The rows of one class that are not ignored.
+struct WeightedClass {
+  struct Row {
+    double score, fixed, weight;
+    bool positive, iid;
+  };
+  std::vector<Row> rows;
+  double mass = 0;
+
+  /// `fixed`: the logits that thresholds depend on.
+  WeightedClass(const PoolRows& all, const std::vector<double>& fixed, std::int64_t c) {
+    for (std::size_t i = 0; i < all.targets.size(); ++i) {
+      if (all.targets[i] == losses::default_ignore_index) continue;
+      const auto at = i * static_cast<std::size_t>(all.classes) + static_cast<std::size_t>(c);
+      rows.push_back({all.logits[at], fixed[at], all.weights->at(i),
+                      all.targets[i] == (all.classes == 1 ? 1 : c), all.iid[i] != 0});
+      if (rows.back().positive) mass += rows.back().weight;
+    }
+  }
+  template <typename Take>
+  std::vector<double> scores(const Take& take) const {
+    std::vector<double> some;
+    for (const auto& row : rows)
+      if (take(row)) some.push_back(row.fixed);
+    return some;
+  }
+  /// The weighted mean of `value` over the positives.
+  template <typename Value>
+  double mean(const Value& value) const {
+    double sum = 0;
+    for (const auto& row : rows)
+      if (row.positive) sum += row.weight * value(row);
+    return sum / mass;
+  }
+};
+
+using SlowLoss = std::function<double(const WeightedClass&)>;
+
+double slow_smooth_ap(const WeightedClass& of) {
+  return 1 - of.mean([&](const auto& k) {
+    double a = 1;
+    double b = 1;
+    for (const auto& j : of.rows) {
+      if (&j == &k) continue;
+      const double term = sigmoid((j.score - k.score) / 0.05);
+      a += term;
+      b += j.positive ? term : 0;
+    }
+    return b / a;
+  });
+}
+
+double slow_recall(const WeightedClass& of) {
+  const double theta = quantile_of(of.scores([](const auto&) { return true; }), 0.9, true);
+  return 1 - of.mean([&](const auto& row) { return sigmoid((row.score - theta) / 0.2); });
+}
+
+double slow_trapezoid(const WeightedClass& of) {
+  const auto reference = of.scores([](const auto& row) { return !row.positive && row.iid; });
+  const auto t = [&](double f) { return quantile_of(reference, 1 - f, false); };
+  const double tau = 0.1 * (t(0.25) - t(0.75));
+  return 1 - of.mean([&](const auto& row) {
+    const auto at = [&](double f) { return sigmoid((row.score - t(f)) / tau); };
+    return (at(0.05) / 2 + at(0.05 + (0.6 - 0.05) / 2) + at(0.6) / 2) / 2;
+  });
+}
+
+double slow_pairwise(const WeightedClass& of) {
+  const auto reference = of.scores([](const auto& row) { return row.iid; });
+  const double high = quantile_of(reference, 1 - 0.05, false);
+  const double low = quantile_of(reference, 1 - 0.6, false);
+  const double tau = 0.1 * (high - low);
+  return 1 - of.mean([&](const auto& row) {
+    double sum = 0;
+    double count = 0;
+    for (const auto& j : of.rows)
+      if (!j.positive && j.fixed >= low && j.fixed <= high) {
+        sum += sigmoid((row.score - j.score) / tau);
+        ++count;
+      }
+    return sum / count;
+  });
+}
+
+double slow_loss(const SlowLoss& loss, const PoolRows& rows, const std::vector<double>& fixed) {
+  double sum = 0;
+  double valid = 0;
+  for (std::int64_t c = 0; c < rows.classes; ++c) {
+    const WeightedClass of(rows, fixed, c);
+    if (of.mass == 0) continue;
+    sum += loss(of);
+    ++valid;
+  }
+  return sum / valid;
+}
+
+TEST(WeightedPoolAlone, LossAndGradientAreThoseOfTheDefinition) {
+  const std::vector<std::pair<RankingKind, SlowLoss>> all{{smooth_ap_kind(), slow_smooth_ap},
+                                                          {recall_kind(), slow_recall},
+                                                          {trapezoid_kind(), slow_trapezoid},
+                                                          {pairwise_kind(), slow_pairwise}};
+  for (const auto& [kind, slow] : all)
+    for (const std::int64_t classes : {1, 3}) {
+      SCOPED_TRACE(kind.name + " of " + std::to_string(classes));
+      auto rows = make_pool_rows(40, classes, 9);
+      add_weights(rows, 5);
+      const auto got = call_pool(*kind.make(classes, {}), nullptr, rows);
+      const auto fixed = rows.logits;
+      EXPECT_NEAR(got.loss, slow_loss(slow, rows, fixed), 1e-12);
+      const auto unweighted = make_pool_rows(40, classes, 9);
+      EXPECT_GT(std::abs(call_pool(*kind.make(classes, {}), nullptr, unweighted).loss - got.loss),
+                1e-4);
+      for (std::size_t i = 0; i < rows.logits.size(); ++i)
+        ASSERT_NEAR(
+            got.grad[i],
+            central_difference(rows.logits[i], 1e-6,
+                               [&, &function = slow] { return slow_loss(function, rows, fixed); }),
+            1e-6)
+            << i;
+    }
+}
+
+TEST(WeightedPoolAlone, WeightsOfOneChangeNoBit) {
+  for (const auto& kind : ranking_kinds())
+    for (const bool in_float : {false, true}) {
+      auto rows = make_pool_rows(300, 3, 4);
+      const auto want = call_pool(*kind.make(3, {}), nullptr, rows, in_float);
+      rows.weights = std::vector<double>(rows.targets.size(), 1);
+      const auto got = call_pool(*kind.make(3, {}), nullptr, rows, in_float);
+      EXPECT_EQ(got.loss, want.loss) << kind.name;
+      EXPECT_EQ(got.grad, want.grad) << kind.name;
+    }
+}
+
+TEST(WeightedPoolAlone, OnlyTheRatiosOfThePositivesWeightsCount) {
+  for (const auto& kind : ranking_kinds()) {
+    auto rows = make_pool_rows(60, 1, 4);
+    add_weights(rows, 1);
+    const auto want = call_pool(*kind.make(1, {}), nullptr, rows);
+    for (std::size_t i = 0; i < rows.targets.size(); ++i)
+      rows.weights->at(i) = rows.targets[i] == 1 ? 4 * rows.weights->at(i) : 7;
+    const auto got = call_pool(*kind.make(1, {}), nullptr, rows);
+    EXPECT_NEAR(got.loss, want.loss, 1e-14) << kind.name;
+    for (std::size_t i = 0; i < got.grad.size(); ++i)
+      ASSERT_NEAR(got.grad[i], want.grad[i], 1e-12) << kind.name;
+  }
+}
+
+TEST(WeightedPoolAlone, DiagnosticsAndSamplesDoNotDependOnWeights) {
+  auto rows = make_pool_rows(200, 1, 8);
+  const auto diagnostics_of = [&](const PoolRows& of) {
+    losses::PAucAtBudget loss({.beta = 0.5, .pool = {.max_rows = 90}});
+    call_pool(loss, nullptr, of);
+    return loss.diagnostics().at(0);
+  };
+  const auto want = diagnostics_of(rows);
+  add_weights(rows, 3);
+  const auto got = diagnostics_of(rows);
+  EXPECT_EQ(got.t_alpha, want.t_alpha);
+  EXPECT_EQ(got.t_beta, want.t_beta);
+  EXPECT_EQ(got.tau_eff, want.tau_eff);
+  EXPECT_EQ(got.band_negatives, want.band_negatives);
+  EXPECT_EQ(got.variance, want.variance);
+  EXPECT_GT(want.variance, 0);
+}
+
+/// Calls with and without weights; at the end the rows with weights have left a queue of `queue`.
+PoolSequence weighted_sequence(std::int64_t classes, std::int64_t queue, bool large) {
+  auto sequence = pool_sequence(classes, queue, large);
+  sequence.calls[0].weighted = sequence.calls[2].weighted = true;
+  sequence.calls.back().weighted = true;
+  sequence.calls.push_back({.rows = large ? 300 : 7});
+  sequence.calls.push_back({.rows = 3 * queue});
+  sequence.calls.push_back({.rows = large ? 300 : 7});
+  return sequence;
+}
+
+class WeightedPoolOf : public testing::TestWithParam<World> {
+ protected:
+  void expect_sequence(const PoolSequence& sequence, const RankingKind& kind,
+                       const PoolOptions& pool, std::span<const PoolOutcome> want) const {
+    SCOPED_TRACE(kind.name + (sequence.large ? ", large" : ", small"));
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto loss = kind.make(sequence.classes, pool);
+      expect_calls(*loss, group, sequence, want, 0, sequence.calls.size());
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Worlds, WeightedPoolOf, testing::ValuesIn(worlds()), CaseName());
+
+TEST_P(WeightedPoolOf, AnySplitIsOneProcessWithTheRowsOfTheQueue) {
+  for (const auto& kind : ranking_kinds()) {
+    auto sequence = weighted_sequence(3, 20, false);
+    sequence.in_float = kind.name == "recall_at_quantile";
+    expect_sequence(sequence, kind, {.queue = 20}, by_list_of_rows(sequence, kind, 20));
+  }
+  const auto live = weighted_sequence(1, 20, false);
+  expect_sequence(live, live_kind(), {.queue = 20}, alone(live, live_kind(), {.queue = 20}));
+  for (const auto& kind : ranking_kinds()) {
+    const auto large = weighted_sequence(1, 700, true);
+    expect_sequence(large, kind, {.queue = 700}, by_list_of_rows(large, kind, 700));
+  }
+}
+
+TEST_P(WeightedPoolOf, SamplesAreTheSameRowsForAnySplit) {
+  const auto small = weighted_sequence(3, 30, false);
+  for (const auto& kind : ranking_kinds()) {
+    const PoolOptions pool{.queue = 30, .max_rows = 21, .seed = 12};
+    expect_sequence(small, kind, pool, alone(small, kind, pool));
+  }
+  const auto large = weighted_sequence(1, 500, true);
+  const PoolOptions pool{.queue = 500, .max_rows = 400, .seed = 5};
+  expect_sequence(large, recall_kind(), pool, alone(large, recall_kind(), pool));
+}
+
+TEST_P(WeightedPoolOf, ALoadedQueueHasTheWeightsOnAnyNumberOfRanks) {
+  for (const auto& kind : {smooth_ap_kind(), trapezoid_kind()}) {
+    const auto sequence = weighted_sequence(3, 20, false);
+    const PoolOptions pool{.queue = 20};
+    const auto want = alone(sequence, kind, pool);
+    PerRank<std::string> saved(GetParam().size);
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto loss = kind.make(3, pool);
+      expect_calls(*loss, group, sequence, want, 0, 4);
+      saved[group.rank()] = loss->save(group);
+    });
+    for (const auto& state : saved.all()) ASSERT_EQ(state, saved[0]);
+    for (const int size : {GetParam().size, GetParam().size % 4 + 1})
+      on_ranks({GetParam().backend, size, GetParam().checked}, [&](ProcessGroup& group) {
+        const auto loss = kind.make(3, pool);
+        loss->load(group, saved[0]);
+        EXPECT_EQ(loss->save(group), saved[0]);
+        loss->set_group(group);
+        expect_calls(*loss, group, sequence, want, 4, sequence.calls.size());
+      });
+  }
+}
+
+TEST_P(WeightedPoolOf, WeightsThatAreNoneAreRefusedOnAllRanks) {
+  struct Mistake {
+    const char* text;
+    std::function<void(std::vector<double>& weights)> make;
+  };
+  const Mistake mistakes[] = {{"weights[1] is -0.5", [](auto& weights) { weights[1] = -0.5; }},
+                              {"weights[2] is nan", [](auto& weights) { weights[2] = NAN; }},
+                              {"weights[0] is inf", [](auto& weights) { weights[0] = INFINITY; }},
+                              {"weights must be [8]", [](auto& weights) { weights.pop_back(); }}};
+  for (const auto& kind : ranking_kinds())
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto loss = kind.make(1, {.queue = 9});
+      const bool last = group.rank() == group.size() - 1;
+      for (const auto& mistake : mistakes) {
+        auto rows = make_pool_rows(8, 1, 3);
+        add_weights(rows, 2);
+        if (last) mistake.make(*rows.weights);
+        expect_error(last ? Errc::invalid_argument : Errc::mismatch, {mistake.text},
+                     [&] { call_pool(*loss, &group, rows); });
+      }
+      const auto rows = make_pool_rows(8, 1, 3);
+      const std::vector<std::int64_t> whole(8, 1);
+      const std::vector<double> ones(8, 1);
+      expect_error(last ? Errc::invalid_argument : Errc::mismatch, {"weights are i64"}, [&] {
+        RankingBatch batch{rows.logits, rows.targets};
+        batch.weight = last ? ConstTensorView(whole) : ConstTensorView(ones);
+        (*loss)(group, batch);
+      });
+      EXPECT_EQ(loss->queued(), 0);
+      // Each weight is finite, but not their sum.
+      auto huge = make_pool_rows(8, 1, 3);
+      huge.weights = std::vector<double>(8, 1e308);
+      std::ranges::fill(huge.targets, 1);
+      expect_error(Errc::invalid_argument, {"sum of the weights is inf"},
+                   [&] { call_pool(*loss, &group, huge); });
+      EXPECT_EQ(loss->queued(), 0);
+    });
+}
+
+TEST_P(WeightedPoolOf, RanksThatDisagreeAboutWeightsAreRefusedByName) {
+  if (GetParam().size == 1) return;
+  for (const auto& kind : ranking_kinds())
+    on_ranks(GetParam(), [&](ProcessGroup& group) {
+      const auto loss = kind.make(1, {.queue = 9});
+      const int last = group.size() - 1;
+      for (const std::int64_t count : {8, 900}) {
+        auto mine = make_pool_rows(group.rank() == last ? 0 : count, 1, 3);
+        if (group.rank() != last) add_weights(mine, 2);
+        expect_error(Errc::mismatch, {"with weights", "rank " + std::to_string(last) + ": "},
+                     [&] { call_pool(*loss, &group, mine); });
+        EXPECT_EQ(loss->queued(), 0);
+        add_weights(mine, 2);  // None, but given.
+        call_pool(*loss, &group, mine, false, false);
+      }
+    });
+}
+
+TEST_P(WeightedPoolOf, WeightsAreSentOnlyWhileThereAreSome) {
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    const std::int64_t each = 8000;  // More than is inlined.
+    losses::SmoothAp loss({.pool = {.queue = 3 * each * group.size()}});
+    const auto bytes_of = [&](bool weighted, std::int64_t count) {
+      auto rows = make_pool_rows(count, 1, 3);
+      std::ranges::fill(rows.targets, 0);  // No anchors.
+      if (weighted) add_weights(rows, 3);
+      const auto before = group.trace().size();
+      call_pool(loss, &group, rows, true);
+      std::int64_t bytes = 0;
+      const auto trace = group.trace();
+      for (std::size_t i = before; i < trace.size(); ++i)
+        if (trace[i].operation == Operation::all_gather) bytes += trace[i].bytes;
+      return bytes;
+    };
+    EXPECT_EQ(bytes_of(false, each), each * 12);
+    EXPECT_EQ(bytes_of(false, each), 2 * each * 12);
+    EXPECT_EQ(bytes_of(true, each), 3 * each * 20);
+    EXPECT_EQ(bytes_of(false, 2 * each), 5 * each * 20);  // The queue has weights.
+    EXPECT_EQ(bytes_of(false, each), 4 * each * 20);
+    EXPECT_EQ(bytes_of(false, each), 4 * each * 12);
+  });
+}
+
+TEST(WeightedPoolAlone, ClassesSayWhyTheyAreNotValid) {
+  using Status = ClassStatus;
+  const std::vector<std::int64_t> targets{0, 1, 0, 1};
+  const std::vector<double> logits{1, 2, 3, 4};
+  std::vector<double> weights{5, 0, 5, 0};  // Those of negatives do not count.
+  RankingBatch batch{logits, targets};
+  const auto expect = [&](losses::RankingLoss&& loss, Status want) {
+    const auto got = loss(batch);
+    EXPECT_EQ(got.status, std::vector{want}) << loss.temperature();
+    EXPECT_EQ(got.valid[0] != 0, want == Status::valid);
+    EXPECT_EQ(std::isnan(got.per_class[0]), want != Status::valid);
+    if (want != Status::valid) {
+      EXPECT_EQ(got.loss, 0);
+      EXPECT_EQ(values_of(got.grad), std::vector<double>(logits.size()));
+    }
+  };
+  using losses::PAucAtBudget;
+  using losses::SmoothAp;
+  using Options = losses::PAucAtBudgetOptions;
+  const auto recall = [] { return losses::RecallAtQuantile({.quantile = 0.5}); };
+  const auto p_auc = [](Options::Positives positives = Options::Positives::pool) {
+    return PAucAtBudget(
+        {.beta = 0.5, .positives = positives, .interpolation = losses::Interpolation::linear});
+  };
+  expect(SmoothAp(), Status::valid);
+  expect(recall(), Status::valid);
+  expect(p_auc(), Status::valid);
+  batch.weight = weights;
+  expect(SmoothAp(), Status::no_weight);
+  expect(recall(), Status::no_weight);
+  expect(p_auc(), Status::no_weight);
+  weights[1] = 1e-3;
+  expect(SmoothAp(), Status::valid);
+  expect(p_auc(), Status::valid);
+  const std::vector<std::uint8_t> live{1, 0, 1, 1};
+  batch.live = live;  // The positive that is left has no weight.
+  expect(p_auc(), Status::valid);
+  expect(p_auc(Options::Positives::live), Status::no_weight);
+  const std::vector<std::uint8_t> old{1, 0, 1, 0};
+  batch.live = old;
+  expect(p_auc(Options::Positives::live), Status::no_live_positives);
+  const std::vector<std::uint8_t> iid{0, 1, 0, 1};
+  batch.iid = iid;
+  expect(p_auc(), Status::no_negatives);
+  const std::vector<std::int64_t> none(4, 0);
+  const std::vector<std::int64_t> all(4, 1);
+  batch = {logits, none};
+  expect(SmoothAp(), Status::no_positives);
+  expect(recall(), Status::no_positives);
+  expect(p_auc(), Status::no_positives);
+  batch = {logits, all};
+  expect(SmoothAp(), Status::no_negatives);
+  expect(recall(), Status::valid);
+  expect(p_auc(), Status::no_negatives);
+  const std::vector<double> tied(4, 0.5);
+  batch = {tied, targets};
+  expect(p_auc(), Status::no_spread);
+  // Of all rows, the band has only positives.
+  const std::vector<std::int64_t> high{0, 0, 1, 1};
+  batch = {logits, high};
+  expect(PAucAtBudget({.beta = 0.4,
+                       .surrogate = Options::Surrogate::pairwise,
+                       .basis = Options::Basis::population,
+                       .interpolation = losses::Interpolation::linear}),
+         Status::empty_band);
+}
+
+}  // namespace
+}  // namespace tutti::test
