@@ -127,6 +127,7 @@ struct Rows {
   std::vector<float> shares;  ///< Targets that are floats.
   std::vector<std::int64_t> targets;
   std::vector<std::uint8_t> iid;
+  std::vector<float> weights;
 };
 
 /// Uneven; in every call another rank has none.
@@ -146,6 +147,7 @@ Rows rows_of(const Kind& kind, int rank, int ranks, int call) {
     rows.targets.push_back(target == 8 ? losses::default_ignore_index
                                        : target % std::max<std::int64_t>(kind.classes, 2));
     rows.iid.push_back(next() % 4 != 0 ? 1 : 0);
+    rows.weights.push_back(static_cast<float>(next() % 8) / 4);
   }
   return rows;
 }
@@ -208,7 +210,9 @@ class OnDevice {
     return {data.data, array.dtype, array.shape, device};
   }
   RankingBatch put(const RankingBatch& batch) {
-    return {put(batch.logits), put(batch.targets), put(batch.iid), batch.training};
+    RankingBatch there{put(batch.logits), put(batch.targets), put(batch.iid), batch.training};
+    if (batch.weight) there.weight = put(*batch.weight);
+    return there;
   }
 
  private:
@@ -258,6 +262,7 @@ Outcomes call_all(ProcessGroup* group, int rank, int ranks, Where where, const M
     for (int call = 0; call < call_count; ++call) {
       const auto rows = rows_of(kind, rank, ranks, call);
       auto batch = view_of(kind, rows, is_training(call));
+      if (call % 2 == 1) batch.weight = rows.weights;
       std::optional<OnDevice> device;
       if (where != Where::host) {
         device.emplace(*at);
@@ -267,6 +272,7 @@ Outcomes call_all(ProcessGroup* group, int rank, int ranks, Where where, const M
         if (!mixed || (rank + call) % 2 == 0) batch.logits = there.logits;
         if (!mixed || call % 2 == 0) batch.targets = there.targets;
         if (!mixed || rank == 0) batch.iid = there.iid;
+        if (batch.weight && (!mixed || rank != 0)) batch.weight = there.weight;
       }
       const auto got = loss.call(group, batch, options);
       all.calls.push_back({got.loss, got.per_class.empty() ? got.per_element : got.per_class,

@@ -1,5 +1,7 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "conformance/losses/loss_rows.hpp"
@@ -170,6 +172,28 @@ TEST(PAucAlone, DiagnosticsAreThoseOfTheLastCallThatSucceeded) {
   wrong.iid = std::span(many.iid).first(3);
   expect_error(Errc::invalid_argument, {"iid is u8 [3]"}, [&] { (void)loss(wrong); });
   EXPECT_EQ(loss.diagnostics()[0].t_beta, before);
+}
+
+// 1 - 0.9 in floats is another number than 0.1 in float. The last knot is the band's edge.
+TEST(PAucAlone, TheEndKnotsAreTheEndsOfTheBand) {
+  const std::vector<float> positives{0.1F, 1.9F, 8.4F};
+  for (const double beta : {0.9, 0.85, 1.0 / 3, 0.7, 0.6})
+    for (const int count : {4, 7, 11, 21, 31, 101})
+      for (const auto how : {Interpolation::lower, Interpolation::higher, Interpolation::nearest}) {
+        std::vector<float> scores = positives;
+        for (int i = 0; i < count; ++i) scores.push_back(static_cast<float>(i));
+        std::vector<std::int64_t> targets(scores.size(), 0);
+        std::fill_n(targets.begin(), positives.size(), 1);
+        PAucAtBudget loss({.alpha = beta / 8, .beta = beta, .interpolation = how});
+        const auto got = loss({scores, targets});
+        const auto& at = loss.diagnostics().at(0);
+        double area = 0;
+        for (const float s : positives)
+          for (const double t : {at.t_alpha, at.t_beta})
+            area += 0.5 / (1 + std::exp((t - static_cast<double>(s)) / at.tau_eff)) /
+                    static_cast<double>(positives.size());
+        ASSERT_NEAR(got.loss, 1 - area, 1e-12) << beta << " of " << count;
+      }
 }
 
 TEST(PAucAlone, OptionsOutOfRangeAreRefused) {
