@@ -3,8 +3,8 @@
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "torch/backend.hpp"
-#include "torch/work.hpp"
+#include "torch/c10d_backend.hpp"
+#include "torch/c10d_work.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "torch/work.hpp"
+#include "torch/c10d_work.hpp"
 
 #include <condition_variable>
 #include <deque>

@@ -1,4 +1,4 @@
-#include "torch/backend.hpp"
+#include "torch/c10d_backend.hpp"
 
 #include <atomic>
 #include <memory>
@@ -15,9 +15,9 @@
 #include <tutti/process_group.hpp>
 
 #include "torch/arrays.hpp"
+#include "torch/c10d_store.hpp"
+#include "torch/c10d_work.hpp"
 #include "torch/errors.hpp"
-#include "torch/store.hpp"
-#include "torch/work.hpp"
 
 namespace tutti::c10d_door {
 namespace {

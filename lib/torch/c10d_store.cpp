@@ -1,4 +1,4 @@
-#include "torch/store.hpp"
+#include "torch/c10d_store.hpp"
 
 #include <chrono>
 #include <mutex>
