@@ -126,7 +126,14 @@ Membership::~Membership() {
 
 void Membership::await_all(Rendezvous& rendezvous) {
   try {
-    (void)rendezvous.exchange(joined, {}, [&](int rank) { look_at(rank); });
+    // The awaited member may never come, so each look is also at one of those after it, in turn.
+    std::size_t next = 0;
+    (void)rendezvous.exchange(joined, {}, [&](int rank) {
+      look_at(rank);
+      const auto first = static_cast<std::size_t>(rank) + 1;
+      if (first < members_.size())
+        look_at(static_cast<int>(first + next++ % (members_.size() - first)));
+    });
   } catch (const Error& error) {
     if (error.code() != Errc::timeout || error.where().missing.empty()) throw;
     std::string handles;

@@ -209,6 +209,19 @@ TEST_P(Reconfigure, AnotherListOfOneMemberIsAMismatchOnAllAtOnce) {
     }
 }
 
+TEST_P(Reconfigure, AnotherListIsAMismatchWhileBothWaitForAThirdMember) {
+  on_threads(2, [&](int me) {
+    const auto start = std::chrono::steady_clock::now();
+    expect_error(Errc::mismatch, {"every member has to pass the same list"}, [&] {
+      (void)make(me,
+                 me == 0 ? Handles{handle(2), handle(0), handle(1)}
+                         : Handles{handle(2), handle(1), handle(0)},
+                 1min);
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, patience() * 2s);
+  });
+}
+
 TEST_P(Reconfigure, GrowsAGroupThatHasShrunk) {
   RankBarrier left(3);
   on_threads(4, [&](int me) {
