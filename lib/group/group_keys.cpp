@@ -40,6 +40,15 @@ GroupKeys::GroupKeys(const std::shared_ptr<Store>& base, const std::string& pref
   base_ = make_prefix_store(parent == nullptr ? base : parent->base_, prefix);
 }
 
+GroupKeys::GroupKeys(const std::shared_ptr<GroupKeys>& whole, const std::string& prefix,
+                     const std::vector<int>& left)
+    : base_(make_prefix_store(whole, prefix)),
+      rank_(-1),  // Not asked for.
+      size_(static_cast<int>(left.size())),
+      process_(::getpid()),
+      whole_(whole),
+      left_(left) {}
+
 GroupKeys::~GroupKeys() {
   try {
     if (made_ && process_ == ::getpid()) leave();
@@ -79,6 +88,8 @@ void GroupKeys::leave() {
 }
 
 void GroupKeys::lose(int rank) noexcept {
+  if (whole_ != nullptr)
+    return rank < size_ ? whole_->lose(left_[static_cast<std::size_t>(rank)]) : void();
   try {
     const std::lock_guard lock(mutex_);
     if (rank != rank_) lost_.insert(rank);
@@ -88,7 +99,7 @@ void GroupKeys::lose(int rank) noexcept {
 
 void GroupKeys::note(std::string_view key) {
   // The receiver erases the records of a message, so the sender's list would grow for ever.
-  if (key.starts_with("check/pair/")) return;
+  if (whole_ != nullptr || key.starts_with("check/pair/")) return;
   const std::lock_guard lock(mutex_);
   if (!keys_.contains(key)) keys_.emplace(key);
 }

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <tutti/store/store.hpp>
 
@@ -21,6 +22,10 @@ class GroupKeys final : public Store, public ServedStore {
   /// Puts `prefix` before every key of `base`. If `base` is the GroupKeys of a parent group, keeps
   /// it alive, but leaves its list of keys alone.
   GroupKeys(const std::shared_ptr<Store>& base, const std::string& prefix, int rank, int size);
+  /// The keys of the group of the ranks that are left of `whole`, which removes them with its own.
+  /// `left`: by the new rank.
+  GroupKeys(const std::shared_ptr<GroupKeys>& whole, const std::string& prefix,
+            const std::vector<int>& left);
   /// Takes three round trips to the store; on the last rank one more for each rank and each key,
   /// and if a rank was lost, W more for each key of one rank.
   ~GroupKeys() override;
@@ -60,6 +65,8 @@ class GroupKeys final : public Store, public ServedStore {
   int rank_;
   int size_;
   int process_;
+  std::shared_ptr<GroupKeys> whole_{};  // Of a group of those that are left.
+  std::vector<int> left_{};
   bool made_ = false;
   std::mutex mutex_;
   std::set<std::string, std::less<>> keys_;  // That this rank has written.

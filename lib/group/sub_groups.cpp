@@ -245,13 +245,15 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
                             "within their patience",
                             bounds_.rank, fmt::join(left, " ")),
                 {.group = options_.name, .operation = std::string(what), .rank = bounds_.rank});
-  if (auto* const keys = dynamic_cast<GroupKeys*>(options_.store.get()))
-    for (int r = 0; r < bounds_.size; ++r)
-      if (std::ranges::find(left, r) == left.end()) keys->lose(r);
+  const auto keys = std::dynamic_pointer_cast<GroupKeys>(options_.store);
+  for (int r = 0; keys != nullptr && r < bounds_.size; ++r)
+    if (std::ranges::find(left, r) == left.end()) keys->lose(r);
   o.rank = static_cast<int>(me - left.begin());
   o.size = static_cast<int>(left.size());
   o.adopt.reset();
-  o.store = make_prefix_store(o.store, "group/");
+  const auto prefix = attempt + "group/";
+  o.store = keys == nullptr ? make_prefix_store(options_.store, prefix)
+                            : std::make_shared<GroupKeys>(keys, prefix, left);
   std::vector<int> in_hosts;
   for (const int r : left) in_hosts.push_back(rank_in_hosts(r));
   return create_over(o, hosts_, std::move(in_hosts));

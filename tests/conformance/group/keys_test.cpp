@@ -1,5 +1,6 @@
 // The keys of groups in the store.
 
+#include <array>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -113,6 +114,27 @@ TEST_P(KeysOfGroups, OfListsOfMembersAreRemovedWithTheirGroups) {
   });
   EXPECT_EQ(store->keys().size(), 2)
       << "one number for each list, not " << testing::PrintToString(store->keys());
+}
+
+TEST_P(KeysOfGroups, AreRemovedAfterSeveralRanksWereLost) {
+  if (GetParam().size < 3) GTEST_SKIP() << "takes two ranks to lose";
+  if (GetParam().backend.starts_with("hier:local"))
+    GTEST_SKIP() << "the ranks of local share objects, which keep the store of rank 0";
+  const auto store = std::make_shared<ListedStore>();
+  RankBarrier together(GetParam().size);
+  on_threads(GetParam().size, [&](int rank) {
+    auto group = std::make_optional(ProcessGroup::create(group_options(GetParam(), rank, store)));
+    for (int last = GetParam().size - 1; last > 0 && rank <= last; --last) {
+      group->barrier();
+      if (rank == last) break;  // The others go on without it.
+      group = group->shrink(std::array{last});
+    }
+    if (rank > 0) together.wait();  // A process that has died does not remove its keys.
+    if (rank > 0) return;
+    group.reset();
+    EXPECT_EQ(store->keys().size(), 1) << testing::PrintToString(store->keys());
+    together.wait();
+  });
 }
 
 }  // namespace
