@@ -297,7 +297,7 @@ void GlobalBatch::weigh(std::string_view loss) {
 /// Copies the rows that commit() adds to the queue, and reserves memory for them.
 void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
   if (!training_ || queue_.options().queue == 0) return;
-  fresh_ = queue_.newest(batch, rules.ignore_index, rules.uses_iid);
+  fresh_ = queue_.newest(batch, rules.ignore_index);
   queue_.reserve(fresh_.size(), ranks());
 }
 

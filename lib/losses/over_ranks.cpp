@@ -1,12 +1,9 @@
 #include "losses/over_ranks.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "losses/elements.hpp"
-#include "losses/staged.hpp"
 #include "rows/gather_arrays.hpp"
 
 namespace tutti::internal::losses {
@@ -86,35 +83,6 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
     first = last;
   }
   return all;
-}
-
-void enqueue_rows(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-                  RowQueue& queue, const CallOptions& call) {
-  Staged staged(group, call);
-  if (!queue.options().gather) group = nullptr;
-  const int rank = group == nullptr ? 0 : group->rank();
-  const int ranks = group == nullptr ? 1 : group->size();
-  RowQueue::Rows newest;
-  const auto check_and_count = [&](std::span<double> counts) {
-    const auto here = staged.on_host(batch);
-    check_batch(here, rules, queue.options().reference_compat);
-    if (here.weight) (void)check_weights(*here.weight);
-    queue.check_world(rank, ranks);
-    newest = queue.newest(here, rules.ignore_index, true);
-    queue.reserve(newest.size(), ranks);
-    const auto* targets = static_cast<const std::int64_t*>(here.targets.data);
-    const auto rows = here.logits.shape.rows();
-    counts[static_cast<std::size_t>(rank)] =
-        static_cast<double>(queue.options().reference_compat
-                                ? rows
-                                : rows - std::count(targets, targets + rows, rules.ignore_index));
-  };
-  const auto words =
-      fmt::format("enqueue, {}{}{}", rules.options, words_of_arrays(batch), queue.state());
-  const auto sums = sums_over_ranks(group, rules.loss, words, static_cast<std::size_t>(ranks),
-                                    check_and_count, call);
-  const std::vector<std::int64_t> counts(sums.begin(), sums.end());
-  queue.enqueue(rank, counts, newest, batch.weight.has_value());
 }
 
 }  // namespace tutti::internal::losses

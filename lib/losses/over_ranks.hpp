@@ -9,11 +9,10 @@
 #include <tutti/losses/ranking_loss.hpp>
 
 #include "group/prepare.hpp"
-#include "losses/global_batch.hpp"
 #include "losses/row_queue.hpp"
 
-// Small exchanges of losses: sums of a few numbers, the counts of rows for the queue, and the
-// gather of the queue. A null group means a single process.
+// Small exchanges of losses: sums of a few numbers, and the gather of the queue. A null group means
+// a single process.
 
 namespace tutti::internal::losses {
 
@@ -36,12 +35,6 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
 /// @throws Error mismatch if `options` (in words), the queues or the calls of the ranks differ.
 RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
                             const RowQueue& queue, std::int64_t classes, const CallOptions& call);
-
-/// Collective if PoolOptions::gather is set. Adds the rows of the batches of all ranks to the
-/// queue.
-/// @throws Error as GlobalBatch; the queue stays unchanged.
-void enqueue_rows(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-                  RowQueue& queue, const CallOptions& call);
 
 inline double scale_of(GradScale scale, const ProcessGroup* group) {
   return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;

@@ -1,5 +1,6 @@
 #include <tutti/losses/ranking_loss.hpp>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -8,9 +9,12 @@
 #include <tutti/gather.hpp>
 
 #include "group/call.hpp"
+#include "losses/elements.hpp"
+#include "losses/global_batch.hpp"
 #include "losses/options.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/row_queue.hpp"
+#include "losses/staged.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -94,16 +98,34 @@ std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& call)
   internal::end_calls(group);
 }
 
-void RankingLoss::enqueue_over(ProcessGroup* group, const RankingBatch& rows,
+void RankingLoss::enqueue_over(ProcessGroup* group, const RankingBatch& batch,
                                const CallOptions& call) try {
-  internal::losses::enqueue_rows(
-      group, rows,
-      {.loss = name_,
-       .options = fmt::format("classes {}, ignore_index {}", classes_, ignore_index_),
-       .classes = classes_,
-       .ignore_index = ignore_index_,
-       .any_target = queue_->options().reference_compat},
-      *queue_, call);
+  internal::losses::Staged staged(group, call);
+  if (!gathers()) group = nullptr;
+  const int rank = group == nullptr ? 0 : group->rank();
+  const int ranks = group == nullptr ? 1 : group->size();
+  const bool compat = queue_->options().reference_compat;
+  RowQueue::Rows newest;
+  const auto check_and_count = [&](std::span<double> counts) {
+    const auto here = staged.on_host(batch);
+    internal::losses::check_batch(
+        here, {.classes = classes_, .ignore_index = ignore_index_, .any_target = compat}, compat);
+    if (here.weight) (void)internal::losses::check_weights(*here.weight);
+    queue_->check_world(rank, ranks);
+    newest = queue_->newest(here, ignore_index_);
+    queue_->reserve(newest.size(), ranks);
+    const auto* targets = static_cast<const std::int64_t*>(here.targets.data);
+    const auto rows = here.logits.shape.rows();
+    counts[static_cast<std::size_t>(rank)] = static_cast<double>(
+        compat ? rows : rows - std::count(targets, targets + rows, ignore_index_));
+  };
+  const auto words =
+      fmt::format("enqueue, classes {}, ignore_index {}{}{}", classes_, ignore_index_,
+                  internal::losses::words_of_arrays(batch), queue_->state());
+  const auto sums = internal::losses::sums_over_ranks(
+      group, name_, words, static_cast<std::size_t>(ranks), check_and_count, call);
+  const std::vector<std::int64_t> counts(sums.begin(), sums.end());
+  queue_->enqueue(rank, counts, newest, batch.weight.has_value());
 } catch (...) {
   internal::end_calls(group);
 }

@@ -83,8 +83,8 @@ void RowQueue::check_world(int rank, int ranks) const {
         rank_, ranks_, rank, ranks);
 }
 
-RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index,
-                                bool uses_iid) const {
+RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch,
+                                std::int64_t ignore_index) const {
   const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
   const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
   std::vector<std::uint32_t> rows;
@@ -106,7 +106,7 @@ RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch, std::i
   const auto weights = batch.weight ? to_doubles(*batch.weight) : std::vector<double>();
   for (const auto row : rows) {
     newest.targets.push_back(targets[row]);
-    newest.iid.push_back(!uses_iid || iid == nullptr || iid[row] != 0 ? 1 : 0);
+    newest.iid.push_back(iid == nullptr || iid[row] != 0 ? 1 : 0);
     newest.weights.push_back(batch.weight ? stored(weights[row]) : 1);
   }
   return newest;

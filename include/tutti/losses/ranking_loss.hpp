@@ -95,7 +95,7 @@ class RankingLoss {
 
   /// Collective. Adds the rows to the queue as a training call does, without evaluating the loss
   /// and without counting as a call for samples. Rows are those of this rank, or with
-  /// PoolOptions::gather false of all ranks. On the wire: 8 bytes per rank.
+  /// PoolOptions::gather false of all ranks. On the wire: each rank sends 8 bytes for each rank.
   /// @throws Error as a call; the queue stays unchanged.
   void enqueue(ProcessGroup& group, const RankingBatch& rows, const CallOptions& call = {}) {
     enqueue_over(&group, rows, call);
@@ -136,7 +136,7 @@ class RankingLoss {
   virtual LossResult compute(ProcessGroup* group, const RankingBatch& batch,
                              const CallOptions& call) = 0;
   std::string save_over(ProcessGroup* group, const CallOptions& call) const;
-  void enqueue_over(ProcessGroup* group, const RankingBatch& rows, const CallOptions& call);
+  void enqueue_over(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
   QueuedRows rows_over(ProcessGroup* group, const CallOptions& call) const;
   void load_as(int rank, int ranks, std::string_view state);
 

@@ -23,12 +23,13 @@ struct SmoothApOptions {
 ///
 /// over the rows of all ranks, for each class, in double; t is the temperature. Brown, Xie,
 /// Kalogeiton, Zisserman: "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV
-/// 2020, equation 7. A class is not valid without positives or without other rows.
+/// 2020, equation 7. A class is not valid without positives or without other rows. Weights of the
+/// rows make it the weighted mean over k.
 ///
 /// Ranks share the work. Time is about linear in the rows M (docs/losses.md); memory is O(M C).
-/// On the wire, each rank sends its rows (logits, targets) to all ranks, then 24 bytes for each
-/// positive of its share. If rows are split unevenly, it also sends 8 C bytes for each row that it
-/// computed for another rank.
+/// On the wire, each rank sends its rows (logits, targets, weights if given) to all ranks, then 24
+/// bytes for each positive of its share. If rows are split unevenly, it also sends 8 C bytes for
+/// each row that it computed for another rank.
 class SmoothAp final : public RankingLoss {
  public:
   using Options = SmoothApOptions;

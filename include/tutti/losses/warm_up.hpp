@@ -48,7 +48,7 @@ struct WarmUpOptions {
 ///
 /// Every rank passes the same epochs and steps; differing phases, weights or temperatures are an
 /// Error mismatch. On the wire: the exchanges of the losses; if both run, two more exchanges of a
-/// few words. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.5.1. One call at a
+/// few words. The schedule is that of LossWarmupWrapper of imbalanced-losses 0.6.0. One call at a
 /// time; otherwise thread rules are those of the group. Move-only.
 class WarmUp {
  public:

@@ -74,7 +74,6 @@ INSTANTIATE_TEST_SUITE_P(Worlds, QueueRowsOf, testing::ValuesIn(worlds()), CaseN
 
 TEST_P(QueueRowsOf, RowsAreThoseOfOneProcessForAnySplitAndAsIfTheLossWereCalled) {
   const auto calls = queued_calls(3);
-  // PAucAtBudget alone keeps which rows are independent.
   const auto want = last_rows(calls, 30);
   const auto next = make_pool_rows(20, 3, 77);
   for (const auto& kind : {smooth_ap_kind(), trapezoid_kind()}) {
@@ -91,9 +90,7 @@ TEST_P(QueueRowsOf, RowsAreThoseOfOneProcessForAnySplitAndAsIfTheLossWereCalled)
         call_pool(*called, &group, mine);
       }
       expect_same_rows(loss->queued_rows(group), want);
-      const auto by_calls = called->queued_rows(group);
-      EXPECT_EQ(by_calls.logits, want.logits);
-      EXPECT_EQ(by_calls.weights, want.weights);
+      expect_same_rows(called->queued_rows(group), want);
       PoolSequence sequence{.classes = 3, .calls = {}};
       const auto split = pool_split(next.count(), group.size(), 3);
       expect_part(call_pool(*loss, &group, own_rows(next, group, 3), false, false), outcome, group,

@@ -274,8 +274,7 @@ TEST(WeightedTermsAlone, WeightsHaveAnyFloatingType) {
   const std::vector<float> narrow(wide.begin(), wide.end());
   std::vector<Float16> half;
   for (const float w : narrow) half.emplace_back(w);
-  losses::RankingBatch batch{logits, targets};
-  batch.weight = wide;
+  losses::RankingBatch batch{.logits = logits, .targets = targets, .weight = wide};
   const auto want = CrossEntropy()(batch);
   for (const ConstTensorView& weight : {ConstTensorView(narrow), ConstTensorView(half)}) {
     batch.weight = weight;
