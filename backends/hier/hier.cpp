@@ -41,6 +41,16 @@ struct Parts {
   Part outer;
 };
 
+/// The cause of a part that has lost a rank, for all calls of `group`. A part of the group whose
+/// connections it shares may have lost a rank that is no member.
+Error lost_in(const std::string& group, const Error& why) noexcept {
+  return internal::described(why.code(), [&] {
+    const auto& where = why.where();
+    return Error(why.code(), why.message(),
+                 {.group = where.group.empty() ? group : where.group, .rank = where.rank});
+  });
+}
+
 class HierBackend final : public HostBackend {
  public:
   HierBackend(const BackendInit& init, Parts parts, std::vector<int> hosts, Made made = {})
@@ -57,9 +67,7 @@ class HierBackend final : public HostBackend {
       level.on_failure([weak = std::weak_ptr<Group>(group_), name = init.name](const Error& why) {
         const auto found = weak.lock();
         if (found == nullptr) return;
-        found->part_failed(internal::described(why.code(), [&] {
-          return Error(why.code(), why.message(), {.group = name, .rank = why.where().rank});
-        }));
+        found->part_failed(lost_in(name, why));
       });
     });
   }
@@ -260,7 +268,7 @@ class HierBackend final : public HostBackend {
     const auto location = failure.cause.where();
     // A lost rank belongs to no call: survivors may wait for it in another one.
     if (own.code() == Errc::peer_lost)
-      failure.cause = Error(own.code(), message, {.group = group(), .rank = culprit});
+      failure.cause = lost_in(group(), Error(own.code(), message, own.where()));
     failure.status = {
         fmt::format("{} #{} on group '{}'", internal::operation_of(ops), call.seq, group()),
         internal::Record::of(ops, call), group()};

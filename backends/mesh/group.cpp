@@ -65,8 +65,9 @@ Error Group::in_own_ranks(const Error& cause) const noexcept {
     return cause;
   const auto lost =
       std::ranges::find_if(ranks, [&](int mesh_rank) { return whole(mesh_rank) == where.rank; });
-  if (lost == ranks.end() && where.rank >= 0) return cause;  // Of no member.
   return internal::described(Errc::peer_lost, [&] {
+    if (lost == ranks.end() && where.rank >= 0)  // Of no member. Its number may be that of another.
+      return Error(Errc::peer_lost, cause.message(), {.group = where.group});
     const int own = lost == ranks.end() ? -1 : names(static_cast<int>(lost - ranks.begin()));
     return Error(Errc::peer_lost,
                  fmt::format("{} (ranks of group '{}')", cause.message(), where.group),

@@ -42,7 +42,8 @@ struct Group {
   /// ends. Called before the call's messages are destroyed.
   Error failed(const TransportError& transport_error, std::span<const Op> ops,
                const Call& call) const noexcept;
-  /// The cause of the mesh's failure. If a member was lost, with its rank in this group.
+  /// The cause of the mesh's failure. If a member was lost, with its rank in this group; if a rank
+  /// that is no member, without a rank.
   Error in_own_ranks(const Error& cause) const noexcept;
   /// The reverse: an error of this group, as it fails the mesh.
   Error in_mesh_ranks(const Error& own) const noexcept;

@@ -101,8 +101,10 @@ Error with_location(const Error& error, const GroupNames& names, std::span<const
   const auto& where = error.where();
   if (!where.operation.empty()) return error;
   auto located = call_error(error.code(), names, ops, call, rank, error.message()).where();
-  if (where.rank >= 0 || where.earlier) located.rank = where.rank;
-  located.missing = where.missing;
+  // Ranks of another group, whose connections this one shares, have other numbers.
+  const bool is_other = !where.group.empty() && where.group != located.group;
+  if (is_other || where.rank >= 0 || where.earlier) located.rank = is_other ? -1 : where.rank;
+  if (!is_other) located.missing = where.missing;
   located.earlier = where.earlier;
   return {error.code(), error.message(), located};
 } catch (...) {

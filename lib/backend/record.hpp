@@ -39,7 +39,7 @@ Error call_error(Errc code, const GroupNames& names, std::span<const Op> ops, co
 
 /// Returns `error` with the location of this call, unless it already has a location or there is no
 /// memory for it. `rank`: the rank of the group that caused it, unless the error names one or
-/// is of a group that broke before.
+/// is of a group that broke before. An error of another group names no rank of this one.
 Error with_location(const Error& error, const GroupNames& names, std::span<const Op> ops,
                     const Call& call, int rank) noexcept;
 

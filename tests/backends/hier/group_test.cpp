@@ -169,6 +169,35 @@ TEST(HierProcesses, ARankThatDiesBeforeItSendsIsNamedByItsNumberInTheGroup) {
   }
 }
 
+// The ranks 1 and 3 share the connections of the whole group, whose rank 0 dies. It is no rank of
+// theirs, whose rank 0 lives.
+TEST(HierProcesses, ARankThatDiesOutsideASubGroupIsNoRankOfIt) {
+  for (const std::string backend : {"hier:shm+gloo", "gloo"})
+    for (const bool checked : {false, true})
+      on_processes({.size = 4, .dies = 0}, [&](RankProcess& rank) {
+        const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
+        auto options = options_of(rank, "outside");
+        options.backend = backend;
+        options.checked = checked;
+        options.logger = [](LogLevel, std::string_view) {};
+        auto group = ProcessGroup::create(options);
+        auto part = group.split(rank.rank() % 2);
+        part->barrier();
+        rank.barrier();
+        if (rank.rank() == 0) ::raise(SIGKILL);
+        for (const bool whole : {true, false}) {
+          const auto error = expect_error({Errc::peer_lost, Errc::aborted}, {"rank 0"}, [&] {
+            for (;;) (whole ? group : *part).barrier();
+          });
+          EXPECT_EQ(error.where().rank, whole || rank.rank() == 2 ? 0 : -1) << error.what();
+        }
+        auto left = part->shrink();
+        EXPECT_EQ(left.size(), rank.rank() == 2 ? 1 : 2);
+        left.barrier();
+        return std::string();
+      });
+}
+
 // Each host's share is rounded once, when all are added: a third of the least number is 0, and
 // three rounded thirds of the largest are infinite.
 TEST(HierThreads, AveragesOfHalvesAreRoundedOnceOnThreeHosts) {
