@@ -104,6 +104,7 @@ const BackendEntry entry{
     .details = details,
     .device_count = device_count,
     .stages = stages,
+    .receives_from_any = true,
 };
 
 }  // namespace tutti::backend::gloo

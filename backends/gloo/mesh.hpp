@@ -21,6 +21,7 @@ class Mesh final : public mesh::Mesh {
   bool wakes_a_thread() const noexcept override { return true; }
   std::shared_ptr<mesh::Message> message(std::pmr::memory_resource& pool, int peer, void* data,
                                          std::size_t bytes, const mesh::MessageCall& call) override;
+  bool is_sent(int peer, std::uint64_t slot) override;
   bool end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) override;
 
   void watch(std::weak_ptr<Mesh> self);  ///< For make_mesh().

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/fingerprint.hpp"
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
 #include "collectives/algorithms.hpp"
@@ -79,6 +80,10 @@ MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
           group_->names, group_->size(),
           [group = group_](const Error& why) { group->mesh->fail({.cause = why}); })),
       waiter_threads_(std::make_shared<WaiterThreads>()),
+      receives_(std::make_shared<Receives>(calls().queue(), group_, to_itself_, waiter_threads_,
+                                           [this](const Op& op, Deadline limit, std::string text) {
+                                             return post_pair(op, {}, limit, std::move(text));
+                                           })),
       listener_(std::make_shared<const Mesh::Listener>(
           [queue = calls().queue(), box = to_itself_, group = group_](const Error& cause) {
             const auto own = group->in_own_ranks(cause);
@@ -96,7 +101,7 @@ MeshBackend::MeshBackend(std::shared_ptr<const Group> group, Memory& memory)
 }
 
 MeshBackend::~MeshBackend() {
-  bool pending = false;
+  bool pending = receives_->close(internal::group_destroyed());
   std::vector<std::weak_ptr<PairState>> pairs;
   {
     const std::lock_guard lock(pairs_mutex_);
@@ -171,12 +176,25 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
 }
 
 std::shared_ptr<WorkState> MeshBackend::post_one(const Op& op, const Call& call, Deadline limit) {
+  Op numbered = op;
+  const bool receives = op.kind == Operation::recv;
+  if (receives && (op.peer == any_peer || !receives_->number(numbered)))
+    return receives_->add(op, limit, call.blocking, text_of(op, call));
+  return post_pair(numbered, call, limit, text_of(op, call));
+}
+
+std::string MeshBackend::text_of(const Op& op, const Call& call) const {
+  return call.name.empty() ? "" : internal::describe({&op, 1}, call, group_->names);
+}
+
+std::shared_ptr<WorkState> MeshBackend::post_pair(const Op& op, const Call& call, Deadline limit,
+                                                  std::string text) {
   if (op.peer == rank()) {
     auto message = calls().make_state<internal::Mailbox::Message>(to_itself_, op, limit);
     to_itself_->post(message, rank(), call);
     return message;
   }
-  auto state = calls().make_state<PairState>(group_, waiter_threads_, op, limit);
+  auto state = calls().make_state<PairState>(group_, waiter_threads_, op, limit, std::move(text));
   {
     const std::lock_guard lock(pairs_mutex_);
     group_->calls->posted.add(group_->pair_id(op), op);
@@ -191,10 +209,10 @@ std::shared_ptr<WorkState> MeshBackend::post_one(const Op& op, const Call& call,
 void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
   internal::for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
     const bool message = part.size() == 1 && is_point_to_point(part[0].kind);
-    if (message && part[0].peer == rank()) return to_itself_->refuse(part[0], rank(), why);
-    if (group_->size() == 1) return;
     try {
-      mesh().agreement().refuse({.call = message ? group_->pair_id(part[0]) : group_->call_id(its),
+      if (message) return publish_message(part[0], its, why);
+      if (group_->size() == 1) return;
+      mesh().agreement().refuse({.call = group_->call_id(its),
                                  .rank = mesh().rank(),
                                  .text = internal::refusal_text(part, its, why),
                                  .entered = group_->names.first_part(its.seq) != its.seq});
@@ -202,6 +220,22 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
       mesh().fail({.cause = internal::to_error(std::current_exception())});
     }
   });
+}
+
+void MeshBackend::publish_message(const Op& op, const Call& call, const Error& why) {
+  Op numbered = op;
+  if (op.kind == Operation::recv && (op.peer == any_peer || !receives_->number(numbered))) {
+    internal::Hash hash;  // The call was refused before it got a fingerprint.
+    internal::add(hash, numbered);
+    numbered.fingerprint = internal::finish_hash(hash, call);
+    return receives_->refuse(numbered, call.limit(), why);
+  }
+  if (op.peer == rank()) return to_itself_->refuse(numbered, rank(), why);
+  if (group_->size() == 1) return;
+  mesh().agreement().refuse({.call = group_->pair_id(numbered),
+                             .rank = mesh().rank(),
+                             .text = internal::refusal_text({&op, 1}, call, why),
+                             .entered = group_->names.first_part(call.seq) != call.seq});
 }
 
 bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {

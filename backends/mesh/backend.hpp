@@ -15,6 +15,7 @@
 #include "backend/mailbox.hpp"
 #include "group.hpp"
 #include "pairs.hpp"
+#include "receives.hpp"
 #include "values/scratch.hpp"
 
 namespace tutti::backend::mesh {
@@ -27,6 +28,9 @@ class MeshBackend : public HostBackend {
   MeshBackend(std::shared_ptr<const Group> group, Memory& memory);
   ~MeshBackend() override;
 
+  bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
+    return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
+  }
   Memory& memory() noexcept override { return memory_; }
   std::unique_ptr<Backend> split(const SplitInit& init) override;
   void abort(std::string_view why) noexcept override;
@@ -46,6 +50,11 @@ class MeshBackend : public HostBackend {
  private:
   Mesh& mesh() const noexcept { return *group_->mesh; }
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
+  std::shared_ptr<WorkState> post_pair(const Op& op, const Call& call, Deadline limit,
+                                       std::string text);
+  /// The description of a named message; empty for others.
+  std::string text_of(const Op& op, const Call& call) const;
+  void publish_message(const Op& op, const Call& call, const Error& why);
   void abandon_messages() noexcept;
   bool leave_parts(const Call& call, const Error& why) noexcept;  // HostBackend::Calls.
 
@@ -57,6 +66,7 @@ class MeshBackend : public HostBackend {
   std::mutex pairs_mutex_;
   std::vector<std::weak_ptr<PairState>> pairs_;  // Includes some that have ended.
   std::shared_ptr<WaiterThreads> waiter_threads_;
+  std::shared_ptr<Receives> receives_;
   std::shared_ptr<const Mesh::Listener> listener_;
 };
 

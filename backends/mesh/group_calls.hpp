@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,10 +18,12 @@
 namespace tutti::backend::mesh {
 
 /// The last sends and receives that this rank has posted on a group, for a peer that waits for the
-/// other side of one. One thread writes at a time, even while another one reads.
+/// other side of one. Called from any thread; find() does not wait for the others.
 class PostedMessages {
  public:
   void add(std::uint64_t pair, const Op& op) noexcept;
+  /// Forgets a message that was not posted after all.
+  void remove(std::uint64_t pair) noexcept;
   /// The message of this pair; empty: none of the last 64. Its text names the ranks with `names`.
   std::optional<internal::MessageSide> find(std::uint64_t pair,
                                             const internal::GroupNames& names) const;
@@ -36,6 +39,7 @@ class PostedMessages {
     std::atomic<std::uint64_t> tag{0};
     std::atomic<std::int64_t> count{0};
   };
+  std::mutex writer_;
   std::atomic<std::uint64_t> next_{0};
   std::array<Slot, length> slots_;
 };

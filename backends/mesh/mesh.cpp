@@ -38,6 +38,7 @@ class MeshOfOne final : public Mesh {
                                    const MessageCall&) override {
     throw TransportError(TransportError::Kind::lost, peer);
   }
+  bool is_sent(int, std::uint64_t) override { return false; }
   bool end_refused(std::uint64_t, std::span<const int>, Deadline) override { return true; }
 
  private:
@@ -89,7 +90,13 @@ bool Mesh::ended(int peer) noexcept {
   }
   const auto only = left || may_have_left ? std::optional<int>(peer) : std::nullopt;
   if (!late && !waits_in_vain(only, only ? 1000ms : 50ms)) return false;
-  fail({.cause = lost(peer)});
+  fail({.cause = alone_ ? internal::described(Errc::peer_lost,
+                                              [&] {
+                                                return Error(Errc::peer_lost,
+                                                             "all other ranks have left the group",
+                                                             {.group = names_.group()});
+                                              })
+                        : lost(peer)});
   return true;
 }
 
@@ -101,10 +108,22 @@ bool Mesh::waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patie
   if (!is_up()) return false;
   const auto now = std::chrono::steady_clock::now();
   for (auto* m = messages_; m != nullptr; m = m->after_) {
-    if (only && m->peer_ != *only) continue;
+    if (only && (m->peer_ != *only || may_come_from_others(*m))) continue;
     if (!m->doubted_) m->doubted_ = now;
-    if (now - *m->doubted_ > patience) return true;
+    if (now - *m->doubted_ <= patience) continue;
+    alone_ = only && m->is_candidate();
+    return true;
   }
+  return false;
+}
+
+/// True for a receive from any rank, one of whose other candidates has not left. Under the lock.
+bool Mesh::may_come_from_others(const Message& candidate) const noexcept {
+  if (!candidate.is_candidate()) return false;
+  for (const auto* m = messages_; m != nullptr; m = m->after_)
+    if (m->is_candidate() && m->call_.group == candidate.call_.group &&
+        m->call_.ops[0].tag == candidate.call_.ops[0].tag && !left_.contains(m->peer_))
+      return true;
   return false;
 }
 
@@ -226,10 +245,9 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
     waiting.is_recent = waiting.is_recent || waited < time_of_differences;
     const auto& group = *call.group;
     if (is_message) {
-      const auto& op = call.ops[0];
-      waiting.messages.emplace_back(m->peer_,
-                                    internal::MessageSide{rank_, call.id, op.fingerprint,
-                                                          internal::describe(op, group.names)});
+      waiting.messages.emplace_back(
+          m->peer_,
+          internal::MessageSide{rank_, call.id, call.ops[0].fingerprint, m->message_text()});
     } else if (std::ranges::none_of(waiting.collectives, [&](const auto& other) {
                  return other.group.get() == &group && other.seq == call.call->seq;
                })) {
@@ -240,11 +258,12 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
   return waiting;
 }
 
-bool Mesh::is_listed(std::uint64_t pair) const noexcept {
+std::optional<std::string> Mesh::find_listed(std::uint64_t pair) const {
   const std::lock_guard lock(mutex_);
   for (const auto* m = messages_; m != nullptr; m = m->after_)
-    if (m->call_.call == nullptr && m->call_.id == pair) return true;
-  return false;
+    if (m->call_.group != nullptr && m->call_.call == nullptr && m->call_.id == pair)
+      return m->message_text();
+  return std::nullopt;
 }
 
 std::optional<Error> Mesh::ask(const Waiting& waiting) {
@@ -264,7 +283,7 @@ std::optional<Error> Mesh::ask(const Waiting& waiting) {
 std::optional<Error> Mesh::answer(const Waiting& waiting) {
   if (!agreement().is_asked()) return std::nullopt;
   for (const auto& theirs : agreement().questions())
-    if (auto cause = compare_message(theirs, waiting)) return cause;
+    if (auto cause = compare_message(theirs)) return cause;
   for (const auto& calls : all_calls()) {
     const auto is_own = [&](const auto& collective) { return collective.group == calls; };
     if (std::ranges::any_of(waiting.collectives, is_own)) continue;
@@ -298,17 +317,15 @@ std::optional<Error> Mesh::compare(const GroupCalls& calls, const Waiting::Colle
   return std::nullopt;
 }
 
-std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs,
-                                           const Waiting& waiting) {
+std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs) {
   for (const auto& calls : all_calls()) {
     auto mine = calls->posted.find(theirs.pair, calls->names);
     if (!mine || mine->fingerprint == theirs.fingerprint) continue;
     cancel_refused();
     // The question may be older than its answer.
     if (agreement().refusal_of(theirs.pair) != nullptr) return std::nullopt;
-    for (const auto& [peer, side] : waiting.messages)
-      if (side.pair == theirs.pair) mine->text = side.text;
-    const bool has_ended = !is_listed(theirs.pair);
+    const auto listed = find_listed(theirs.pair);
+    if (listed) mine->text = *listed;
     const auto place = [&](int mesh_rank) {
       return static_cast<int>(std::ranges::find(calls->ranks, mesh_rank) - calls->ranks.begin());
     };
@@ -317,7 +334,7 @@ std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs,
         calls->names, place(sends ? rank_ : theirs.rank), sends ? mine->text : theirs.text,
         place(sends ? theirs.rank : rank_), sends ? theirs.text : mine->text);
     // A side that has ended: the transport had taken its data.
-    if (has_ended) return Error(Errc::mismatch, text, {.group = calls->names.group()});
+    if (!listed) return Error(Errc::mismatch, text, {.group = calls->names.group()});
     agreement().refuse(
         {.call = theirs.pair, .rank = rank_, .text = text, .entered = true, .is_difference = true});
     return std::nullopt;
@@ -397,6 +414,11 @@ void Message::leave() noexcept {
   if (!std::exchange(listed_, false)) return;
   (before_ == nullptr ? mesh_.messages_ : before_->after_) = after_;
   if (after_ != nullptr) after_->before_ = before_;
+}
+
+std::string Message::message_text() const {
+  if (!call_.text.empty()) return std::string(call_.text);
+  return internal::describe(call_.ops[0], call_.group->names);
 }
 
 TransportError Message::cancelled() const {

@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,7 @@ struct MessageCall {
   const GroupCalls* group = nullptr;
   std::span<const Op> ops{};
   const Call* call = nullptr;  ///< Of a collective; null for a send or receive.
+  std::string_view text{};     ///< The description of a named send or receive; empty: of its Op.
 };
 
 /// The connections between all ranks of a group, shared with the groups that are split from it. A
@@ -79,6 +81,9 @@ class Mesh : public internal::FailingGroup {
   /// A message to or from a peer, in memory of `pool`. @throws TransportError
   virtual std::shared_ptr<Message> message(std::pmr::memory_resource& pool, int peer, void* data,
                                            std::size_t bytes, const MessageCall& call) = 0;
+  /// True if `peer` has sent a message with this slot that this rank has not received. Not for a
+  /// slot for which a message has been posted here.
+  virtual bool is_sent(int peer, std::uint64_t slot) = 0;
   /// Ends this rank's messages of a call that a rank refused: none of them matches a message of a
   /// later call. `peers`: the ranks that entered the call; all of them have left it. Returns false
   /// if that fails by `limit`.
@@ -132,6 +137,7 @@ class Mesh : public internal::FailingGroup {
   /// Called while a connection has ended. From the first call on, pending messages (only those of
   /// peer `only`, if given) may no longer arrive; true when this has lasted for `patience`.
   bool waits_in_vain(std::optional<int> only, std::chrono::nanoseconds patience) noexcept;
+  bool may_come_from_others(const Message& candidate) const noexcept;
 
   /// The calls that have waited for long.
   struct Waiting {
@@ -151,15 +157,15 @@ class Mesh : public internal::FailingGroup {
   std::vector<int> awaited_peers() const;
   bool store_answers() noexcept;
   void cancel_refused() noexcept;
-  /// True for a send or receive that has not ended.
-  bool is_listed(std::uint64_t pair) const noexcept;
+  /// The description of a send or receive that has not ended.
+  std::optional<std::string> find_listed(std::uint64_t pair) const;
   std::vector<std::shared_ptr<const GroupCalls>> all_calls();
   // These return the cause with which the mesh fails.
   std::optional<Error> ask(const Waiting& waiting);
   std::optional<Error> answer(const Waiting& waiting);
   /// Compares one group's calls. `waits`: this rank waits in the last one.
   std::optional<Error> compare(const GroupCalls& calls, const Waiting::Collective* waits);
-  std::optional<Error> compare_message(const internal::MessageSide& theirs, const Waiting& waiting);
+  std::optional<Error> compare_message(const internal::MessageSide& theirs);
 
   internal::GroupNames names_;
   int rank_;
@@ -176,6 +182,7 @@ class Mesh : public internal::FailingGroup {
   internal::Heartbeats heartbeats_;
   std::optional<std::chrono::steady_clock::time_point> died_;  // A rank, without leaving.
   std::set<int> left_;  // Ranks that left on purpose and whose connections ended.
+  bool alone_ = false;  // A receive from any rank waits, and no other rank is left.
   std::chrono::steady_clock::time_point next_look_{};
   std::chrono::nanoseconds look_pause_{};
   std::chrono::steady_clock::time_point next_question_time_{};
@@ -217,6 +224,12 @@ class Message {
 
  private:
   friend class Mesh;
+  std::string message_text() const;
+  /// Stands for one of the sends that a receive from any rank may take (receives.cpp).
+  bool is_candidate() const noexcept {
+    return call_.call == nullptr && !call_.ops.empty() && call_.ops[0].peer == any_peer;
+  }
+
   Mesh& mesh_;
   int peer_;
   MessageCall call_;

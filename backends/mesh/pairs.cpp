@@ -57,12 +57,14 @@ void WaiterThreads::work(Queue& queue) {
 }
 
 PairState::PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
-                     std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit)
+                     std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit,
+                     std::string text)
     : HostState(std::move(queue)),
       group_(std::move(group)),
       waiter_threads_(std::move(waiter_threads)),
       op_(op),
-      limit_(limit) {}
+      limit_(limit),
+      text_(std::move(text)) {}
 
 void PairState::post() {
   const bool sends = op_.kind == Operation::send;
@@ -75,7 +77,7 @@ void PairState::post() {
   try {
     message_ = group_->mesh->message(
         *std::pmr::new_delete_resource(), group_->mesh_rank(op_.peer), data, bytes,
-        {group_->pair_id(op_), group_->calls.get(), {&op_, 1}, nullptr});
+        {group_->pair_id(op_), group_->calls.get(), {&op_, 1}, nullptr, text_});
     const auto slot = group_->pair_slot(op_);
     sends ? message_->send(slot) : message_->recv(slot, true);
     group_->mesh->attend();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -42,7 +43,8 @@ class WaiterThreads {
 class PairState : public internal::HostState {
  public:
   PairState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<const Group> group,
-            std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit);
+            std::weak_ptr<WaiterThreads> waiter_threads, const Op& op, Deadline limit,
+            std::string text);
 
   /// Posts the message to or from another rank. Reports errors in error(). @throws std::bad_alloc
   void post();
@@ -74,6 +76,7 @@ class PairState : public internal::HostState {
   std::weak_ptr<WaiterThreads> waiter_threads_;
   Op op_;
   Deadline limit_;
+  std::string text_;   // MessageCall::text.
   std::byte token_{};  // The byte that an empty message carries.
   std::mutex message_mutex_;
   std::shared_ptr<Message> message_;

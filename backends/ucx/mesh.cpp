@@ -219,6 +219,10 @@ std::shared_ptr<mesh::Message> Mesh::message(std::pmr::memory_resource& pool, in
                                        data, bytes, call);
 }
 
+bool Mesh::is_sent(int peer, std::uint64_t slot) {
+  return worker_->has_arrived(Worker::tag_of(peer, slot));
+}
+
 /// Tags are of one call, and messages of the call are withdrawn one by one when they are destroyed.
 bool Mesh::end_refused(std::uint64_t, std::span<const int>, Deadline) {
   return true;

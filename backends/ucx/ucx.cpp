@@ -97,6 +97,7 @@ const BackendEntry entry{
     .unavailable = unavailable,
     .make = make,
     .details = details,
+    .receives_from_any = true,
     .is_beyond_tcp = is_beyond_tcp,
 };
 

@@ -284,6 +284,14 @@ void Worker::recv(Request& request, int peer, ucp_tag_t tag, void* data, std::si
   begin(request, api_.tag_recv(worker_, data, bytes, tag, ~ucp_tag_t{0}, &p));
 }
 
+bool Worker::has_arrived(ucp_tag_t tag) {
+  Lock lock(*this);
+  if (closing_) return false;
+  if (!progressing_) api_.worker_progress(worker_);
+  ucp_tag_recv_info_t info{};
+  return api_.tag_probe(worker_, tag, ~ucp_tag_t{0}, 0, &info) != nullptr;
+}
+
 bool Worker::is_lost(const Request& request) const noexcept {
   return endpoints_[static_cast<std::size_t>(request.peer)].lost;
 }

@@ -91,6 +91,8 @@ class Worker {
 
   void send(Request& request, int peer, ucp_tag_t tag, const void* data, std::size_t bytes);
   void recv(Request& request, int peer, ucp_tag_t tag, void* data, std::size_t bytes);
+  /// Makes progress. True if a message with this tag has arrived that no receive has taken.
+  bool has_arrived(ucp_tag_t tag);
   /// `cancelled` may be set by any thread, and is looked at in intervals of 20 ms at the most.
   Outcome wait(Request& request, Deadline limit, const std::atomic<bool>& cancelled);
   /// Ends a request before its time: its message will not be matched, and is discarded if it has

@@ -30,8 +30,9 @@ enum class Operation : std::uint8_t {
 /// The number of kinds that an Op can have: all but recv_any, the last.
 inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
 
-/// The peer of a recv from any rank: takes the oldest send to this rank and tag. Error unsupported
-/// unless supports(Operation::recv_any). Not -1, because `rank - 1` on rank 0 must stay an error.
+/// The peer of a recv from any rank: takes a send to this rank and tag, of each sender the oldest.
+/// Error unsupported unless supports(Operation::recv_any). Not -1, because `rank - 1` on rank 0
+/// must stay an error.
 inline constexpr int any_peer = std::numeric_limits<int>::min();
 
 std::string_view name_of(Operation operation) noexcept;

@@ -143,6 +143,12 @@ bool Mailbox::withdraw(const Message& message) noexcept {
   return false;
 }
 
+bool Mailbox::has_send(int rank, int tag) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = boxes_.find({rank, rank, tag});
+  return found != boxes_.end() && !found->second.sends.empty();
+}
+
 void Mailbox::leave(int rank) noexcept {
   {
     const std::lock_guard lock(mutex_);

@@ -35,6 +35,8 @@ class Mailbox {
   /// The same for a message that `rank` refused: the peer's message ends with the error. Without
   /// memory to store it, breaks the group.
   void refuse(const Op& op, int rank, const Error& why) noexcept;
+  /// True if a send of `rank` to itself waits for a receive with this tag.
+  bool has_send(int rank, int tag) noexcept;
   /// Records that `rank` has left. Messages that need it, posted before or later, end with
   /// peer_lost.
   void leave(int rank) noexcept;
