@@ -52,17 +52,14 @@ class ProcessGroup {
   /// is over for all, and members that come later begin the next one. A handle is in one call at a
   /// time. Through the store: one key and W + 4 round trips per member more than create().
   /// @throws Error invalid_argument, before it uses the store, for an empty list, a handle twice,
-  /// or
-  ///         `own` not in it; mismatch on both if two members wait for each other at once in
-  ///         different lists of one GroupOptions::name; timeout, with the handles of the missing
-  ///         members; as create().
+  /// or `own` not in it; mismatch on both if two members wait for each other at once in different
+  /// lists of one GroupOptions::name; timeout, with the missing members' handles; as create().
   static ProcessGroup reconfigure(const GroupOptions& options, std::string_view own,
                                   std::span<const std::string> members);
 
   ProcessGroup(ProcessGroup&&) noexcept;
   ProcessGroup& operator=(ProcessGroup&&) noexcept;
-  /// No collective. Ends the group with its last handle: peers that wait for this rank get
-  /// peer_lost, and nccl may block.
+  /// No collective. Ends the group with its last handle: peers that wait get peer_lost.
   ~ProcessGroup();
   /// Another handle of the same group.
   ProcessGroup share() const;
@@ -79,6 +76,11 @@ class ProcessGroup {
   Memory& memory();
   Memory& registrable_memory();  ///< For register_memory(); "nccl": of ncclMemAlloc.
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
+  /// The timeout of this rank's later calls; peers may have others. @throws Error invalid_argument.
+  void set_timeout(std::chrono::nanoseconds timeout);
+  std::chrono::nanoseconds timeout() const;
+  /// The collectives that this rank has issued, a Coalesce counted as one; equal in every rank.
+  std::uint64_t sequence_number() const;
 
   /// out [...] = op over ranks of in [...]; the one-array form works in place.
   void all_reduce(const TensorView& data, ReduceOp op = ReduceOp::sum,
@@ -120,6 +122,9 @@ class ProcessGroup {
   void exclusive_scan(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {});
   void barrier(const CallOptions& options = {});  ///< Blocks the host until all ranks have entered.
+  /// A barrier through the store that ends at its deadline with the same error on all ranks, late
+  /// ones too: Errc::timeout with the missing ranks. The group stays usable. docs/errors.md.
+  void monitored_barrier(const CallOptions& options = {});
   /// May block until the peer receives. Matched in order by (sender, receiver, tag).
   void send(const ConstTensorView& data, int peer, int tag = 0, const CallOptions& options = {});
   /// Returns the sender; peer may be any_peer. recv_async writes the sender to *source (if not

@@ -34,6 +34,7 @@ Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
       traces_(std::move(traces)),
+      timeout_(options.timeout),
       backend_(std::move(backend)) {}
 
 Core::~Core() {
@@ -133,6 +134,13 @@ void Core::callback_threw(const Error& error) noexcept {
 void Core::abort(std::string_view why) noexcept {
   if (fork_guard_.forked()) return;
   backend_->abort(why);
+}
+
+void Core::set_timeout(std::chrono::nanoseconds timeout) {
+  if (timeout.count() <= 0)
+    failf(Errc::invalid_argument, "group '{}': timeout is {} ns; it must be positive",
+          options_.name, timeout.count());
+  timeout_.store(timeout, std::memory_order_relaxed);
 }
 
 Trace Core::trace() const {

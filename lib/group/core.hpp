@@ -82,6 +82,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options);
   ProcessGroup shrink(std::span<const int> lost, std::chrono::nanoseconds patience);
+  void monitored_barrier(const CallOptions& options);
   Registration register_memory(const TensorView& block, const CallOptions& options);
   Memory& registrable_memory() noexcept { return backend_->registrable_memory(); }
   Memory& staging_memory() noexcept { return backend_->staging_memory(); }
@@ -109,7 +110,17 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
            backend_->supports(kind, dtype, reduce);
   }
 
+  /// As the group was made; for its timeout see timeout().
   const GroupOptions& options() const noexcept { return options_; }
+  const Bounds& bounds() const noexcept { return bounds_; }
+  // Relaxed: no other data depends on these numbers.
+  std::chrono::nanoseconds timeout() const noexcept {
+    return timeout_.load(std::memory_order_relaxed);
+  }
+  void set_timeout(std::chrono::nanoseconds timeout);
+  std::uint64_t sequence_number() const noexcept {
+    return next_seq_.load(std::memory_order_relaxed);
+  }
   std::string transport() const { return backend_->transport(); }
   /// The number of ranks below `rank` on this rank's host. @throws Error unsupported.
   int ranks_on_host_below(int rank) const;
@@ -172,7 +183,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// The timeout of a call: the group's, unless the call has a timeout or a deadline.
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
     const bool limited = options.deadline.is_set() || options.timeout.count() != 0;
-    return limited ? options.timeout : options_.timeout;
+    return limited ? options.timeout : timeout();
   }
   Call make_call(const CallOptions& options, bool blocking) const noexcept {
     return {.stream = options.stream,
@@ -249,8 +260,12 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   mutable std::mutex cause_mutex_;
   mutable std::optional<Error> cause_;
   mutable bool report_cause_ = false;
+  std::atomic<std::chrono::nanoseconds> timeout_;
   std::uint64_t splits_ = 0;
   int shrinks_ = 0;
+  // Monitored barriers that failed, and those that passed since the last failure; in their keys.
+  int late_barriers_ = 0;
+  std::uint64_t barriers_since_ = 0;
   Tensor barrier_byte_{};
 
   std::unique_ptr<Backend> backend_;  // Last member: destroyed first.

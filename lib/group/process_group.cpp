@@ -79,6 +79,19 @@ bool ProcessGroup::supports(Operation operation, DType dtype, ReduceOp op) const
   return core().supports(operation, dtype, op.kind);
 }
 
+void ProcessGroup::set_timeout(std::chrono::nanoseconds timeout) {
+  core().set_timeout(timeout);
+}
+std::chrono::nanoseconds ProcessGroup::timeout() const {
+  return core().timeout();
+}
+std::uint64_t ProcessGroup::sequence_number() const {
+  return core().sequence_number();
+}
+void ProcessGroup::monitored_barrier(const CallOptions& options) {
+  core().monitored_barrier(options);
+}
+
 // Generates both forms of every verb from one description. The macros stay in this file.
 #define TUTTI_VERB(name, params, ...)                                 \
   void ProcessGroup::name params {                                    \

@@ -72,6 +72,7 @@ Core::Part Core::prepare_part(const std::string& name) const {
   Part part{.options = options_};
   auto& o = part.options;
   o.name = options_.name + '/' + name;
+  o.timeout = timeout();
   o.adopt.reset();
   part.keys = std::make_shared<GroupKeys>(options_.store, name + '/', bounds_.rank, bounds_.size);
   o.store = part.keys;
@@ -236,6 +237,7 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
   if (const auto cause = lost_rank()) known.push_back(cause->where().rank);
   const auto attempt = fmt::format("shrink/{}/", shrinks_++);
   auto o = options_;
+  o.timeout = timeout();
   o.store = make_prefix_store(options_.store, attempt);
   const auto left = find_left(*o.store, known, patience);
   const auto me = std::ranges::find(left, bounds_.rank);

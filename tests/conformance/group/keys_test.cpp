@@ -71,6 +71,15 @@ TEST_P(KeysOfGroups, AreRemovedFromTheStoreWhenTheGroupsEnd) {
       auto group = std::make_optional(ProcessGroup::create(group_options(GetParam(), rank, store)));
       expect_usable(*group);
       if (i % 8 != 0) continue;
+      for (int n = 0; n < 5; ++n) group->monitored_barrier(soon);
+      // None passes: at least one rank gives up before the others come.
+      if (rank == 0) {
+        EXPECT_THROW(group->monitored_barrier({.timeout = 1ns}), Error);
+      }
+      group->barrier();
+      if (rank != 0) {
+        EXPECT_THROW(group->monitored_barrier(soon), Error);
+      }
       auto part = group->split(rank % 2);
       if (i % 16 == 0) group.reset();  // A sub-group may outlive its parent.
       part->barrier();
@@ -95,6 +104,24 @@ TEST_P(KeysOfGroups, OfSubGroupsDoNotAddUpInTheirParent) {
       }
       together.wait();
     }
+  });
+}
+
+TEST_P(KeysOfGroups, OfMonitoredBarriersDoNotAddUp) {
+  const auto store = std::make_shared<ListedStore>();
+  RankBarrier together(GetParam().size);
+  std::size_t before = 0;
+  on_threads(GetParam().size, [&](int rank) {
+    auto group = ProcessGroup::create(group_options(GetParam(), rank, store));
+    for (int i = 0; i < 20; ++i) {
+      group.monitored_barrier(soon);
+      together.wait();
+      if (i == 4 && rank == 0) before = store->keys().size();
+    }
+    if (rank == 0) {
+      EXPECT_LE(store->keys().size(), before + 2) << testing::PrintToString(store->keys());
+    }
+    together.wait();
   });
 }
 
