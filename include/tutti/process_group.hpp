@@ -102,12 +102,18 @@ class ProcessGroup {
   /// out [sum R_r, ...] = all ranks' in [R_r, ...]. `in` may be in `out`. See all_gather_rows().
   void all_gather(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                   const CallOptions& options = {});
+  /// outs[r] = rank r's array, of `in`'s dtype and count: all_gather() through one scratch array.
+  void all_gather(const ConstTensorView& in, std::span<const TensorView> outs,
+                  const CallOptions& options = {});
   /// out [R_rank, ...] = this rank's rows of (op over ranks of in [sum R_r, ...]).
   void reduce_scatter(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   /// Sends block j of in [sum send_rows, ...] to rank j; out [sum recv_rows, ...] is in rank order.
   void all_to_all(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
                   Rows recv_rows = {}, const CallOptions& options = {});
+  /// ins[r] goes to rank r, outs[r] comes from it; counts may differ. Through two scratch arrays.
+  void all_to_all(std::span<const ConstTensorView> ins, std::span<const TensorView> outs,
+                  const CallOptions& options = {});
   /// all_gather() with out used on `root` only.
   void gather(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
               const CallOptions& options = {});
@@ -143,10 +149,14 @@ class ProcessGroup {
                     ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   Work all_gather_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                         const CallOptions& options = {});
+  Work all_gather_async(const ConstTensorView& in, std::span<const TensorView> outs,
+                        const CallOptions& options = {});
   Work reduce_scatter_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
                             ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
   Work all_to_all_async(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
                         Rows recv_rows = {}, const CallOptions& options = {});
+  Work all_to_all_async(std::span<const ConstTensorView> ins, std::span<const TensorView> outs,
+                        const CallOptions& options = {});
   Work gather_async(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
                     const CallOptions& options = {});
   Work scatter_async(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
