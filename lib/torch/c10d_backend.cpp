@@ -1,5 +1,6 @@
 #include "torch/c10d_backend.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 #include <c10/util/accumulate.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
@@ -92,6 +94,7 @@ class BackendOverTutti final : public ::c10d::Backend {
   void setTimeout(milliseconds timeout) override {
     timeout_ = timeout;
     options_->timeout = timeout;
+    in_torch_errors([&] { group_.set_timeout(timeout); });
   }
   std::uint64_t getSequenceNumberForGroup() override { return seq_; }
   void setSequenceNumberForGroup() override {}  // Numbers begin at 0 on every rank.
@@ -392,6 +395,30 @@ class BackendOverTutti final : public ::c10d::Backend {
                    else
                      call.work = group_.barrier_async(with);
                  });
+  }
+
+  /// A rank that is late breaks no group. Programs and torch's tests look for these words.
+  void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all) override {
+    const auto limit = options.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : options.timeout;
+    try {
+      group_.monitored_barrier({.deadline = Deadline::after(limit)});
+    } catch (const Error& error) {
+      auto late = error.where().missing;
+      if (error.code() != Errc::timeout) throw_as_torch(error);
+      if (limit <= kNoTimeout || std::ranges::find(late, rank_) != late.end())
+        C10_THROW_ERROR(DistBackendError,
+                        c10::str("tutti: Rank ", rank_, " timed out in monitoredBarrier after ",
+                                 limit.count(), " ms: ", error.what()));
+      if (rank_ != 0)
+        C10_THROW_ERROR(DistBackendError,
+                        c10::str("tutti: Rank ", rank_, " successfully reached monitoredBarrier, ",
+                                 "but other ranks did not: ", error.what()));
+      if (!wait_all && late.size() > 1) late.resize(1);
+      C10_THROW_ERROR(
+          DistBackendError,
+          c10::str("tutti: ", wait_all ? "Ranks " : "Rank ", c10::Join(", ", late),
+                   " failed to pass monitoredBarrier in ", limit.count(), " ms: ", error.what()));
+    }
   }
 
   WorkPointer send(Tensors& tensors, int peer, int tag) override {
