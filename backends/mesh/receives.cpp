@@ -15,7 +15,7 @@
 namespace tutti::backend::mesh {
 namespace {
 
-/// The pauses of a thread that looks for sends. No transport tells of one that nobody receives.
+/// The pauses of a thread that looks for sends. No transport reports one that no receive has taken.
 class PauseOfReceives {
  public:
   void operator()() {
