@@ -331,5 +331,20 @@ TEST(SlowGlooDeadline, ASlowLinkToTheStoreCostsNoMoreThanTheDeadline) {
   expect_on_time_over_a_slow_link(true, 20);
 }
 
+TEST(ReceivesFromAnyRank, EndWithItsNumberWhenOneDiesAndOthersMayStillSend) {
+  constexpr auto most = 10s;  // Of the 60 s that the call allows.
+  on_processes({.size = 3, .dies = 2}, [&](RankProcess& process) {
+    auto group = process.make_group("any");
+    group.barrier();
+    if (process.last()) ::kill(::getpid(), SIGKILL);
+    std::vector<std::int32_t> data(4);
+    const auto start = Clock::now();
+    expect_error(Errc::peer_lost, {"rank 2"},
+                 [&] { (void)group.recv(data, any_peer, 1, {.timeout = 60s}); });
+    EXPECT_LT(Clock::now() - start, most);
+    return std::string();
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test
