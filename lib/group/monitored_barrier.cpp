@@ -23,7 +23,7 @@
 //   result    `passed` or `closing`; all ranks that have entered wait for it
 //   in/<r>    rank r had entered; written only while the barrier is closing
 //   error     code and text of the error of all ranks, written by the rank that has closed it
-// Whether all ranks pass is decided by one atomic number: they do if W of them have added before
+// One atomic number decides for all ranks: they pass if W of them have added before
 // the closing rank has.
 
 namespace tutti::internal {

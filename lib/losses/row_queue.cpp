@@ -93,7 +93,7 @@ RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch,
       rows.push_back(static_cast<std::uint32_t>(i));
   std::ranges::reverse(rows);
   Rows newest;
-  // What the reference stores: floats.
+  // The reference stores floats.
   const auto stored = [this](double value) {
     return options_.reference_compat ? static_cast<double>(static_cast<float>(value)) : value;
   };

@@ -12,7 +12,7 @@ namespace tutti::c10d_door {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// What a call does with a tensor.
+/// The access of a call to a tensor.
 enum class Use { reads, writes };
 
 /// The tensors of one call, in host memory. Views live as long as this object. A tensor that is not

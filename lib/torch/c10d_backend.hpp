@@ -9,7 +9,7 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace c10d_door {
 
-/// Where a group of c10d runs.
+/// The arguments of make_backend().
 struct BackendOptions {
   c10::intrusive_ptr<::c10d::Store> store;
   int rank = 0;
