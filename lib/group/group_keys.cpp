@@ -13,11 +13,13 @@
 #include "values/bytes.hpp"
 
 // The keys of this class:
-//   keys/<rank>   the keys that the rank has written
+//   keys/<rank>   whether the rank uses the keys still (1) or no more (0), and those it has written
 //   ended         the number of ranks that use the keys no more
 
 namespace tutti::internal {
 namespace {
+
+constexpr std::string_view what = "a list of keys in the store";
 
 std::string key_of_list(int rank) {
   return fmt::format("keys/{}", rank);
@@ -56,24 +58,43 @@ GroupKeys::~GroupKeys() {
   }
 }
 
-void GroupKeys::leave() {
-  // A write would wait for the timeout of a store that does not answer, a read does not.
-  if (!keys_.empty() && !peek(*base_, *keys_.begin())) return;
+void GroupKeys::set_made() noexcept {
+  if (whole_ != nullptr) return whole_->set_made();
+  made_ = true;
+  try {
+    const std::lock_guard lock(mutex_);
+    write_list(true);
+  } catch (...) {  // If this rank dies, its keys may stay.
+  }
+}
+
+void GroupKeys::write_list(bool in_use) {
   Writer out;
+  out.u64(in_use ? 1 : 0);
   out.u64(keys_.size());
   for (const auto& key : keys_) out.text(key);
   base_->set(key_of_list(rank_), out.bytes());
+}
+
+void GroupKeys::leave() {
+  // A write would wait for the timeout of a store that does not answer, a read does not.
+  if (!keys_.empty() && !peek(*base_, *keys_.begin())) return;
+  write_list(false);
   const auto ended = base_->add("ended", 1);
   // A rank that was lost may have left before.
-  std::erase_if(lost_, [&](int r) { return base_->try_get(key_of_list(r)).has_value(); });
+  std::erase_if(lost_, [&](int r) {
+    const auto bytes = base_->try_get(key_of_list(r));
+    return bytes && Reader(*bytes, Errc::backend, what).u64() == 0;
+  });
   if (ended != size_ - std::ssize(lost_)) return;
-  // A rank that has died has left no list of its keys, but ranks write the same keys, each with its
-  // number at the end.
+  // The list of a rank that has died has only the keys from before the group was made. Ranks write
+  // the same keys later, each with its number at the end.
   std::set<std::string, std::less<>> numbered;
   for (int r = 0; r < size_; ++r) {
     const auto bytes = base_->try_get(key_of_list(r));
     if (!bytes) continue;
-    Reader in(*bytes, Errc::backend, "a list of keys in the store");
+    Reader in(*bytes, Errc::backend, what);
+    in.u64();
     for (auto count = in.u64(); count > 0; --count) {
       const auto key = in.text();
       base_->erase(key);

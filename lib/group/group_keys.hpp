@@ -37,9 +37,10 @@ class GroupKeys final : public Store, public ServedStore {
     rank_ = rank;
     size_ = size;
   }
-  /// Called when the group has been made. Without it the keys are kept: ranks that come later find
+  /// Called when the group has been made, or a smaller one of those that are left: writes the list
+  /// of this rank's keys, should it die. Without it the keys are kept: ranks that come later find
   /// there why the group could not be made.
-  void set_made() noexcept { made_ = true; }
+  void set_made() noexcept;
 
   /// A rank has died, or does not use the keys any more. The other ranks say the same.
   void lose(int rank) noexcept;
@@ -58,6 +59,7 @@ class GroupKeys final : public Store, public ServedStore {
 
  private:
   void note(std::string_view key);
+  void write_list(bool in_use);
   void leave();
 
   std::shared_ptr<Store> parent_;

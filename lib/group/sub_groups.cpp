@@ -258,7 +258,9 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
                             : std::make_shared<GroupKeys>(keys, prefix, left);
   std::vector<int> in_hosts;
   for (const int r : left) in_hosts.push_back(rank_in_hosts(r));
-  return create_over(o, hosts_, std::move(in_hosts));
+  auto group = create_over(o, hosts_, std::move(in_hosts));
+  if (keys != nullptr) keys->set_made();
+  return group;
 }
 
 void Core::check_block(const TensorView& block) const {

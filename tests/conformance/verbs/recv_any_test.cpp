@@ -282,6 +282,7 @@ TEST_P(ReceiveFromAny, KeepsTheOrderOfEachSenderUnderLoad) {
         for (int r = 1; r < size && i % 3 == 0; ++r)
           if (next[index(r)] < messages) from = r;
         const int source = group.recv(out, from, 21, {.timeout = 30s});
+        ASSERT_TRUE(source > 0 && source < size) << source;
         ASSERT_TRUE(from == any_peer || from == source);
         const auto expected = source * 1000 + next[index(source)]++;
         ASSERT_TRUE(same(out.read(), array_of<std::int32_t>({expected, expected})))
