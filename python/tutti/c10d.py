@@ -4,11 +4,12 @@ import os
 
 import torch.distributed as dist
 
-from tutti import _c10d
+from tutti import _c10d, _interrupt
 
 
 def _create(options, backend_options=None):
     """What c10d calls to make a group. TUTTI_BACKEND names the transport; by default every group chooses."""
+    _interrupt.watch()
     return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout.total_seconds(),
                         options.group_id, os.environ.get("TUTTI_BACKEND", "auto"))
 

@@ -3,7 +3,10 @@
 usage: calls_test.py [-v] [TEST...]; TUTTI_BACKEND names the transport. Ranks are processes forked here."""
 import datetime
 import os
+import signal
 import tempfile
+import threading
+import time
 import traceback
 import unittest
 
@@ -325,6 +328,20 @@ class Errors(unittest.TestCase):
                 os._exit(0)
             self.assert_raises(dist.DistBackendError, "peer_lost.*rank 1", lambda: dist.all_reduce(torch.ones(1)))
         run_ranks(3, body)
+
+    def test_an_interrupt_ends_ranks_that_wait_for_each_other(self):
+        def body(rank, size):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                try:
+                    dist.recv(torch.ones(1), (rank + 1) % size)
+                except dist.DistBackendError as error:  # Python's handler has not run yet.
+                    assert "aborted" in str(error), error
+                time.sleep(5)
+            except KeyboardInterrupt:
+                return
+            raise AssertionError("no KeyboardInterrupt")
+        run_ranks(2, body)
 
     def test_a_late_rank_is_a_timeout(self):
         def body(rank, size):

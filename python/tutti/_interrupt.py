@@ -1,0 +1,55 @@
+"""Ctrl-C ends a call that waits. Python's handler of SIGINT runs between instructions of the main thread, and that
+thread may wait in a call for a peer that waits too. This process's groups are then aborted, so that the call returns."""
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = 1.0  # In seconds, for a main thread that does not wait in a call.
+
+_started = None  # The process in which the thread runs.
+
+
+def _place():
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    return frame and (id(frame), frame.f_lasti)
+
+
+def _watch(read_end):
+    while True:
+        if signal.SIGINT not in os.read(read_end, 4096):
+            continue
+        before = _place()
+        time.sleep(PATIENCE)
+        if before is not None and _place() == before:  # No instruction has run, so no handler either.
+            for group in list(dist.distributed_c10d._world.pg_map):
+                backend = group._get_backend(torch.device("cpu"))
+                if backend.name() == "tutti":
+                    backend.abort()
+
+
+def watch():
+    """Starts the thread, once in a process. Leaves a program alone that ignores SIGINT or has a wakeup descriptor."""
+    global _started
+    if _started == os.getpid() or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL, None):
+        return
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    if previous != -1:  # Somebody else's, such as an event loop's.
+        signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
+        os.close(read_end)
+        os.close(write_end)
+        return
+    _started = os.getpid()
+    threading.Thread(target=_watch, args=(read_end,), name="tutti-interrupt", daemon=True).start()
+
+
+# A forked child has the descriptor, but not the thread.
+os.register_at_fork(after_in_child=lambda: _started is not None and signal.set_wakeup_fd(-1))
