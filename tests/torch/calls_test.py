@@ -332,6 +332,7 @@ class Errors(unittest.TestCase):
     def test_an_interrupt_ends_ranks_that_wait_for_each_other(self):
         def body(rank, size):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            start = time.monotonic()
             try:
                 try:
                     dist.recv(torch.ones(1), (rank + 1) % size)
@@ -339,6 +340,7 @@ class Errors(unittest.TestCase):
                     assert "aborted" in str(error), error
                 time.sleep(5)
             except KeyboardInterrupt:
+                assert time.monotonic() - start < 10, "the timeout of the group is 20 s"
                 return
             raise AssertionError("no KeyboardInterrupt")
         run_ranks(2, body)
