@@ -286,12 +286,13 @@ void GlobalBatch::weigh(std::string_view loss) {
     sums[2 * kind + 1] += is_live(i) ? weights_[i] : 0;
   }
   add_up(sums);
+  double all = 0;
   for (std::size_t kind = 0; kind < masses_.size(); ++kind) {
     masses_[kind] = {sums[2 * kind], sums[2 * kind + 1]};
-    if (!std::isfinite(masses_[kind].rows))  // On every rank alike.
-      failf(Errc::invalid_argument, "{}: the sum of the weights is {}; it must be finite", loss,
-            masses_[kind].rows);
+    all += masses_[kind].rows;
   }
+  if (!std::isfinite(all))  // On every rank alike.
+    failf(Errc::invalid_argument, "{}: the sum of the weights is {}; it must be finite", loss, all);
 }
 
 /// Copies the rows that commit() adds to the queue, and reserves memory for them.

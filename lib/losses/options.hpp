@@ -31,6 +31,9 @@ constexpr std::string_view word(GradScale value) noexcept {
 constexpr std::string_view word(tutti::losses::Interpolation value) noexcept {
   return word_of<5>({"linear", "lower", "higher", "nearest", "midpoint"}, value);
 }
+constexpr std::string_view word(tutti::losses::Budget value) noexcept {
+  return word_of<2>({"rows", "weight"}, value);
+}
 constexpr std::string_view word(tutti::losses::PAucAtBudgetOptions::Surrogate value) noexcept {
   return word_of<2>({"trapezoid", "pairwise"}, value);
 }
@@ -51,6 +54,16 @@ inline void check_classes(std::string_view loss, std::int64_t classes) {
 inline void check_weight(std::string_view loss, std::string_view what, double weight) {
   if (!(weight >= 0) || !std::isfinite(weight))
     failf(Errc::invalid_argument, "{}: {} is {}; it must be 0 or more", loss, what, weight);
+}
+/// Refuses an interpolation that Budget::weight would not use.
+inline void check_budget(std::string_view loss, tutti::losses::Budget budget,
+                         tutti::losses::Interpolation interpolation) {
+  if (budget == tutti::losses::Budget::weight &&
+      interpolation != tutti::losses::Interpolation::higher)
+    failf(Errc::invalid_argument,
+          "{}: budget is weight and interpolation {}; quantiles by weight are not interpolated: "
+          "use higher, or budget rows",
+          loss, word(interpolation));
 }
 inline void check_label_smoothing(std::string_view loss, double smoothing) {
   if (!(smoothing >= 0 && smoothing <= 1))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/radix_sort.hpp"
 
@@ -53,14 +54,39 @@ double nearest_weight(const QuantileIndex& index) {
   return index.low % 2 == 0 ? 0 : 1;
 }
 
+/// Sorts the keys of the scores. before[i]: the copies of the keys before keys[i].
+template <typename Key>
+void sort_with_copies(const Select& list, Raw<Key>& keys, std::vector<std::int64_t>& before) {
+  using Score = decltype(score_of(Key{}));
+  struct Item {
+    Key key;
+    std::int64_t copies;
+  };
+  Raw<Item> items(list.scores.size());
+  for (std::size_t i = 0; i < items.size(); ++i)
+    items[i] = {ordered_key(static_cast<Score>(list.scores[i])), list.copies[i]};
+  radix_sort(items, [](const Item& item) { return item.key; });
+  keys.resize(items.size());
+  before.assign(1, 0);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    keys[i] = items[i].key;
+    before.push_back(before.back() + items[i].copies);
+  }
+}
+
 template <typename Score>
 std::vector<std::vector<double>> statistics_of(std::span<const Select> lists, const AddUp& add_up) {
   using Key = decltype(ordered_key(Score{}));
   std::vector<Raw<Key>> keys(lists.size());
+  std::vector<std::vector<std::int64_t>> before(lists.size());  // Copies of lower keys.
   std::vector<Search> searches;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     for (const auto index : lists[i].indices) searches.push_back({i, 0, index});
     if (lists[i].indices.empty()) continue;
+    if (!lists[i].copies.empty()) {
+      sort_with_copies(lists[i], keys[i], before[i]);
+      continue;
+    }
     keys[i].resize(lists[i].scores.size());
     std::ranges::transform(lists[i].scores, keys[i].begin(),
                            [](double score) { return ordered_key(static_cast<Score>(score)); });
@@ -78,7 +104,11 @@ std::vector<std::vector<double>> statistics_of(std::span<const Select> lists, co
         const auto last = static_cast<Key>(((searches[s].prefix << 8 | bin) << shift) |
                                            ((std::uint64_t{1} << shift) - 1));
         const auto to = std::upper_bound(from, sorted.end(), last);
-        counts[s * bins + bin] = to - from;
+        const auto& copies = before[searches[s].list];
+        counts[s * bins + bin] = copies.empty()
+                                     ? to - from
+                                     : copies[static_cast<std::size_t>(to - sorted.begin())] -
+                                           copies[static_cast<std::size_t>(from - sorted.begin())];
         from = to;
       }
     }
@@ -112,8 +142,30 @@ QuantileIndex quantile_index(double q, std::int64_t n, bool in_float) {
   return {low, high, index - std::floor(index)};
 }
 
-std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, Interpolation how,
-                                              bool in_float, const AddUp& add_up) {
+namespace {
+
+std::vector<std::vector<double>> quantiles_by_weight(std::span<const Quantiles> lists,
+                                                     bool in_float, const AddUp& add_up,
+                                                     const AddUpWeights& add_up_weights) {
+  std::vector<double> masses;
+  for (const auto& list : lists)
+    masses.push_back(std::accumulate(list.weights.begin(), list.weights.end(), 0.0));
+  add_up_weights(masses);
+  std::vector<WeightedQuantiles> weighted;
+  for (std::size_t i = 0; i < lists.size(); ++i)
+    weighted.push_back({lists[i].scores, lists[i].weights, masses[i],
+                        masses[i] > 0 ? lists[i].q : std::vector<double>()});
+  return weighted_quantiles_of(weighted, in_float, add_up);
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists,
+                                              const QuantileRule& rule, const AddUp& add_up,
+                                              const AddUpWeights& add_up_weights) {
+  const auto [how, budget, in_float] = rule;
+  if (budget == tutti::losses::Budget::weight)
+    return quantiles_by_weight(lists, in_float, add_up, add_up_weights);
   // Searches each position once, because the thresholds of a class often share positions.
   std::vector<Select> wanted;
   struct Between {
@@ -145,6 +197,37 @@ std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists, 
       values[i].push_back(interpolate(how, found[i][between.low], found[i][between.high],
                                       between.weight, in_float));
   return values;
+}
+
+std::vector<std::vector<double>> weighted_quantiles_of(std::span<const WeightedQuantiles> lists,
+                                                       bool in_float, const AddUp& add_up) {
+  std::vector<std::vector<std::int64_t>> copies(lists.size());
+  std::vector<std::int64_t> totals(lists.size());
+  bool wanted = false;
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    if (lists[i].q.empty()) continue;
+    wanted = true;
+    // Sums of doubles differ in their last bits between splits, the unit does not: the factor puts
+    // the places where it doubles between sums that are likely. The sum of all is below 2^52 units,
+    // so that products with it are those of exact numbers.
+    int exponent = 0;
+    const double fraction = std::frexp(lists[i].mass, &exponent);
+    const int unit = exponent + std::ilogb(fraction * (1 + std::ldexp(1, -20))) - 50;
+    for (const double weight : lists[i].weights) {
+      copies[i].push_back(std::llround(std::scalbn(weight, -unit)));
+      totals[i] += copies[i].back();
+    }
+  }
+  if (wanted) add_up(totals);
+  std::vector<Select> selects(lists.size());
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    selects[i] = {.scores = lists[i].scores, .copies = copies[i]};
+    for (const double q : lists[i].q) {
+      const auto least = static_cast<std::int64_t>(std::ceil(q * static_cast<double>(totals[i])));
+      selects[i].indices.push_back(std::clamp<std::int64_t>(least, 1, totals[i]) - 1);
+    }
+  }
+  return order_statistics(selects, in_float ? 4 : 8, add_up);
 }
 
 }  // namespace tutti::internal::losses

@@ -13,6 +13,8 @@ namespace tutti::internal::losses {
 struct Select {
   std::span<const double> scores;       ///< This rank's part, finite, in any order.
   std::vector<std::int64_t> indices{};  ///< Positions in the sorted whole list, from 0.
+  /// How often each score is in the list, 0 or more; the total is below 2^63. Empty: once.
+  std::span<const std::int64_t> copies{};
 };
 
 /// Adds up an array over the ranks, in place.
@@ -40,10 +42,32 @@ struct Quantiles {
   std::span<const double> scores{};  ///< This rank's part.
   std::int64_t total = 0;            ///< Length of the whole list; above 0 if q is not empty.
   std::vector<double> q{};
+  std::span<const double> weights{};  ///< Of the scores, for Budget::weight.
 };
-/// Returns one value for each q of each list, equal on every rank.
+struct QuantileRule {
+  tutti::losses::Interpolation how{};
+  tutti::losses::Budget budget{};
+  bool in_float = false;
+};
+using AddUpWeights = std::function<void(std::span<double> weights)>;
+/// Returns one value for each q of each list, equal on every rank. With Budget::weight, calls
+/// add_up_weights once, and returns no value for a list whose weights are all 0.
 std::vector<std::vector<double>> quantiles_of(std::span<const Quantiles> lists,
-                                              tutti::losses::Interpolation how, bool in_float,
-                                              const AddUp& add_up);
+                                              const QuantileRule& rule, const AddUp& add_up,
+                                              const AddUpWeights& add_up_weights);
+
+/// A request for weighted quantiles of one list whose parts are on the ranks.
+struct WeightedQuantiles {
+  std::span<const double> scores{};   ///< This rank's part.
+  std::span<const double> weights{};  ///< Of the scores; finite, 0 or more.
+  double mass = 0;                    ///< Sum of all weights; above 0 if q is not empty.
+  std::vector<double> q{};
+};
+/// Returns for each q the lowest score at which the sum of the weights, from the lowest score on,
+/// is at least q times the sum of all. Weights are rounded to multiples of 2^-50 or less of
+/// the sum, whose sums do not depend on their order. Calls add_up once more than
+/// order_statistics().
+std::vector<std::vector<double>> weighted_quantiles_of(std::span<const WeightedQuantiles> lists,
+                                                       bool in_float, const AddUp& add_up);
 
 }  // namespace tutti::internal::losses

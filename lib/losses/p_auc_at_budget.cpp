@@ -67,6 +67,7 @@ PAucAtBudget::PAucAtBudget(const Options& options)
           name(), options.alpha, options.beta);
   if (options.knots < 2)
     failf(Errc::invalid_argument, "{}: knots is {}; it must be 2 or more", name(), options.knots);
+  internal::losses::check_budget(name(), options.budget, options.interpolation);
 }
 
 LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
@@ -76,16 +77,17 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
   const bool iqr = o.tau_scale == Options::Scale::iqr;
   const bool live = o.positives == Options::Positives::live;
+  const bool by_weight = o.budget == Budget::weight;
   GlobalBatch pool(
       group, batch,
       {.loss = name(),
        .options = fmt::format(
            "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, basis {}, "
            "temperature {}, positives {}, interpolation {}, reduction {}, scale {}, "
-           "ignore_index {}",
+           "ignore_index {}{}",
            o.classes, o.alpha, o.beta, word(o.surrogate), o.knots, word(o.tau_scale), word(o.basis),
            temperature, word(o.positives), word(o.interpolation), word(o.reduction), word(o.scale),
-           o.ignore_index),
+           o.ignore_index, by_weight ? ", budget weight" : ""),
        .classes = o.classes,
        .ignore_index = o.ignore_index,
        .uses_iid = true,
@@ -104,6 +106,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
 
   // Finds the thresholds. Only this step needs an order of all rows.
   std::vector<std::vector<double>> reference(classes);
+  std::vector<std::vector<double>> reference_weights(classes);
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     const auto negatives = pool.total().iid - pool.total_positive(c).iid;
@@ -118,22 +121,31 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     if (result.valid[c] == 0) continue;
     const bool all = o.basis == Options::Basis::population;
     for (std::size_t i = 0; i < pool.rows(); ++i)
-      if (pool.is_iid(i) && (all || !pool.is_positive(i, c)))
+      if (pool.is_iid(i) && (all || !pool.is_positive(i, c))) {
         reference[c].push_back(pool.scores(c)[i]);
-    lists[c] = {reference[c], all ? pool.total().iid : negatives, {1 - o.alpha, 1 - o.beta}};
+        if (by_weight) reference_weights[c].push_back(pool.weight(i));
+      }
+    lists[c] = {reference[c],
+                all ? pool.total().iid : negatives,
+                {1 - o.alpha, 1 - o.beta},
+                reference_weights[c]};
     if (iqr) lists[c].q.insert(lists[c].q.end(), {0.75, 0.25});
     if (pairwise) continue;
     const auto knots =
         pool.in_float() ? complements_of_knots<float>(o) : complements_of_knots<double>(o);
     lists[c].q.insert(lists[c].q.end(), knots.begin(), knots.end());
   }
-  const auto found =
-      internal::losses::quantiles_of(lists, o.interpolation, pool.in_float(),
-                                     [&](std::span<std::int64_t> counts) { pool.add_up(counts); });
+  const auto add_up = [&](auto numbers) { pool.add_up(numbers); };
+  const auto found = internal::losses::quantiles_of(
+      lists, {o.interpolation, o.budget, pool.in_float()}, add_up, add_up);
   std::vector<Band> bands(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;
     const auto& t = found[c];
+    if (t.empty()) {
+      invalidate(result, c, ClassStatus::no_weight);
+      continue;
+    }
     auto& band = bands[c];
     band.t_alpha = t[0];
     band.t_beta = t[1];

@@ -27,6 +27,7 @@ RecallAtQuantile::RecallAtQuantile(const Options& options)
   if (!(options.quantile > 0 && options.quantile < 1))
     failf(Errc::invalid_argument, "{}: quantile is {}; it must be above 0 and below 1", name(),
           options.quantile);
+  internal::losses::check_budget(name(), options.budget, options.interpolation);
 }
 
 LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& batch,
@@ -36,17 +37,20 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
   internal::losses::GlobalBatch pool(
       group, batch,
       {.loss = name(),
-       .options =
-           fmt::format("classes {}, quantile {}, temperature {}, interpolation {}, reduction {}, "
-                       "scale {}, ignore_index {}",
-                       o.classes, o.quantile, temperature, word(o.interpolation), word(o.reduction),
-                       word(o.scale), o.ignore_index),
+       .options = fmt::format(
+           "classes {}, quantile {}, temperature {}, interpolation {}, reduction {}, "
+           "scale {}, ignore_index {}{}",
+           o.classes, o.quantile, temperature, word(o.interpolation), word(o.reduction),
+           word(o.scale), o.ignore_index, o.budget == Budget::weight ? ", budget weight" : ""),
        .classes = o.classes,
        .ignore_index = o.ignore_index},
       queue(), call);
   const auto classes = static_cast<std::size_t>(o.classes);
   auto result = internal::losses::start_result(o.classes);
 
+  std::vector<double> weights;
+  for (std::size_t i = 0; o.budget == Budget::weight && i < pool.rows(); ++i)
+    weights.push_back(pool.weight(i));
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (pool.total_positive(c).rows == 0)
@@ -54,11 +58,11 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
     else if (!(pool.positive_mass(c).rows > 0))
       invalidate(result, c, ClassStatus::no_weight);
     if (result.valid[c] == 0) continue;
-    lists[c] = {pool.scores(c), pool.total().rows, {1 - o.quantile}};
+    lists[c] = {pool.scores(c), pool.total().rows, {1 - o.quantile}, weights};
   }
-  const auto found =
-      internal::losses::quantiles_of(lists, o.interpolation, pool.in_float(),
-                                     [&](std::span<std::int64_t> counts) { pool.add_up(counts); });
+  const auto add_up = [&](auto numbers) { pool.add_up(numbers); };
+  const auto found = internal::losses::quantiles_of(
+      lists, {o.interpolation, o.budget, pool.in_float()}, add_up, add_up);
 
   std::vector<double> recalled(classes);
   std::vector<double> grad(pool.own() * classes);

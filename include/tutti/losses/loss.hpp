@@ -35,6 +35,12 @@ enum class Reduction : std::uint8_t {
 /// `nearest` rounds a tie to the even position.
 enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
 
+/// The quantity that a share of the rows is measured by: their number, or the sum of their weights
+/// (RankingBatch::weight; 1 without). Q(q) is then the lowest score at which the sum of the
+/// weights, from the lowest score on, is at least q times the sum of all; there is no
+/// interpolation.
+enum class Budget : std::uint8_t { rows, weight };
+
 /// The target of ignored rows: padding.
 inline constexpr std::int64_t default_ignore_index = -100;
 
@@ -44,9 +50,11 @@ enum class ClassStatus : std::uint8_t {
   no_positives,
   no_negatives,       ///< SmoothAp: all rows are positive. PAucAtBudget: none is independent.
   no_live_positives,  ///< PAucAtBudget with Positives::live: all positives are in the queue.
-  no_weight,          ///< The weights of the positives that count are all 0.
-  no_spread,          ///< PAucAtBudget: the scale is 1e-12 or less.
-  empty_band,         ///< PAucAtBudget, pairwise: no negative is in the band.
+  /// The weights of the positives that count are all 0; with Budget::weight, also those of the rows
+  /// that Q is of.
+  no_weight,
+  no_spread,   ///< PAucAtBudget: the scale is 1e-12 or less.
+  empty_band,  ///< PAucAtBudget, pairwise: no negative is in the band.
 };
 
 /// The result of a loss on one rank.

@@ -24,7 +24,8 @@ struct PAucAtBudgetOptions {
       Basis::fpr;  ///< Source of the thresholds: independent negatives or independent rows.
   double temperature = 0.1;               ///< In units of the scale; dimensionless.
   Positives positives = Positives::pool;  ///< live: positives of the queue do not count.
-  Interpolation interpolation = Interpolation::higher;
+  Interpolation interpolation = Interpolation::higher;  ///< Of Budget::rows.
+  Budget budget = Budget::rows;  ///< weight: all Q are weighted, alpha and beta shares of weight.
   Reduction reduction = Reduction::mean;
   GradScale scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;
@@ -42,7 +43,7 @@ struct PAucDiagnostics {
 
 /// One minus the area under the ROC curve between two false positive rates, divided by the width of
 /// the band. Q is the quantile of the reference scores: rows with `iid` set, negatives only for
-/// Basis::fpr. Thresholds and scale are constants for the gradient.
+/// Basis::fpr; with Budget::weight, by weight. Thresholds and scale are constants for the gradient.
 ///
 ///     t_a = Q(1 - alpha), t_b = Q(1 - beta); scale = Q(0.75) - Q(0.25), or t_a - t_b for band
 ///     tau = temperature * scale

@@ -11,7 +11,8 @@ struct RecallAtQuantileOptions {
   std::int64_t classes = 1;   ///< C. One class is binary; several are one-vs-rest.
   double quantile = 0.005;    ///< The share of the rows that may be flagged; above 0, below 1.
   double temperature = 0.01;  ///< In score units.
-  Interpolation interpolation = Interpolation::higher;
+  Interpolation interpolation = Interpolation::higher;  ///< Of Budget::rows.
+  Budget budget = Budget::rows;  ///< weight: the flagged rows have this share of all weight.
   Reduction reduction = Reduction::mean;
   GradScale scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;

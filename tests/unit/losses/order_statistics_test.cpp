@@ -93,6 +93,65 @@ TEST(OrderStatistics, NoPlacesAreNoRounds) {
   EXPECT_TRUE(found[0].empty());
 }
 
+/// The definition, for a list on one rank.
+double slow_weighted_quantile(const std::vector<std::pair<double, double>>& rows, double q) {
+  auto sorted = rows;
+  std::ranges::sort(sorted);
+  double all = 0;
+  for (const auto& row : rows) all += row.second;
+  double sum = 0;
+  for (const auto& [score, weight] : sorted) {
+    sum += weight;
+    if (weight > 0 && sum >= q * all) return score;
+  }
+  return sorted.back().first;
+}
+
+TEST(WeightedQuantiles, AreThoseOfTheDefinition) {
+  std::mt19937_64 random(3);
+  for (const bool in_float : {true, false})
+    for (const std::size_t count : {1U, 2U, 10U, 5000U})
+      for (const double scale : {1.0, std::ldexp(1, -900), std::ldexp(1, 900)}) {
+        std::vector<double> scores;
+        std::vector<double> weights;
+        std::vector<std::pair<double, double>> rows;
+        double mass = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+          scores.push_back(static_cast<double>(random() % 400) / 8 - 20);
+          // Quarters, so that the sums of the definition are exact.
+          weights.push_back(scale * static_cast<double>(i == 0 ? 3 : random() % 9) / 4);
+          rows.emplace_back(scores.back(), weights.back());
+          mass += weights.back();
+        }
+        const WeightedQuantiles list{scores, weights, mass, {0, 0.1, 0.5, 0.75, 0.9, 0.995, 1}};
+        const auto found = weighted_quantiles_of({&list, 1}, in_float, [](auto) {})[0];
+        for (std::size_t k = 0; k < list.q.size(); ++k)
+          EXPECT_EQ(found[k], slow_weighted_quantile(rows, list.q[k])) << list.q[k];
+      }
+}
+
+TEST(WeightedQuantiles, OfEqualWeightsCountRows) {
+  std::vector<double> scores;
+  for (int i = 1; i <= 10; ++i) scores.push_back(i);
+  const std::vector<double> weights(10, 0.1);
+  // The sum of all depends on the split: in one row after another it is below 1.
+  for (const double mass : {1.0, std::nextafter(1, 0)}) {
+    const WeightedQuantiles list{scores, weights, mass, {0, 0.05, 0.1, 0.11, 0.9, 0.95, 1}};
+    EXPECT_EQ(weighted_quantiles_of({&list, 1}, true, [](auto) {})[0],
+              (std::vector<double>{1, 1, 1, 2, 9, 10, 10}));
+  }
+}
+
+TEST(WeightedQuantiles, OfTheLargestAndTheSmallestNumbers) {
+  const std::vector<double> scores{1, 2, 3, 4};
+  for (const double weight :
+       {std::numeric_limits<double>::max() / 4, std::numeric_limits<double>::denorm_min()}) {
+    const std::vector<double> weights(4, weight);
+    const WeightedQuantiles list{scores, weights, 4 * weight, {0.25, 0.5, 0.75, 1}};
+    EXPECT_EQ(weighted_quantiles_of({&list, 1}, false, [](auto) {})[0], scores);
+  }
+}
+
 // torch 2.15: lower and higher of arange(n), in float32 and in float64.
 TEST(QuantileIndex, IsThatOfTorch) {
   EXPECT_EQ(quantile_index(0.9, 11, true).low, 8);  // 0.9F is less than 0.9.
