@@ -42,7 +42,7 @@ def watch():
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    if previous != -1:  # Somebody else's, such as an event loop's.
+    if previous != -1:  # Of another part of the program, such as an event loop.
         signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
         os.close(read_end)
         os.close(write_end)
