@@ -100,7 +100,7 @@ bool Heartbeats::ask_store() noexcept {
   if (!is_on()) return true;
   const auto start = Clock::now();
   try {
-    store_answers_ = peek(*store_, beat_of(rank_)).has_value();
+    (void)peek(*store_, beat_of(rank_), store_answers_);
   } catch (...) {  // The program may supply the store, so it may throw any type.
     // A store that was silent before has lost its connection because of that. Otherwise its process
     // has ended, which tells nothing about the ranks.
@@ -141,12 +141,8 @@ std::optional<Error> Heartbeats::look_at_peers(Clock::time_point now,
       return std::pair(entry.second->silence == 0ns, entry.second->looked);
     });
   for (const auto& [rank, peer] : std::span(order).first(std::min(order.size(), most_reads))) {
-    const auto start = Clock::now();
-    const auto bytes = peek(*store_, beat_of(rank));
-    if (!bytes && Clock::now() - start > no_answer) {
-      store_answers_ = false;
-      return std::nullopt;
-    }
+    const auto bytes = peek(*store_, beat_of(rank), store_answers_);
+    if (!store_answers_) return std::nullopt;
     if (!bytes) continue;  // Still in creation.
     auto beat = to_text(*bytes);
     const auto since = std::min<std::chrono::nanoseconds>(now - peer->looked, 2 * interval_);

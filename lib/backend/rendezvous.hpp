@@ -88,8 +88,8 @@ std::vector<int> number_hosts(std::span<const std::string> hosts);
 
 /// The value of a key, in bounded time even if the store does not answer.
 std::optional<Bytes> peek(Store& store, std::string_view key);
-/// A peek() without a value that has taken this long has got no answer (store/tcp_store.cpp).
-inline constexpr std::chrono::nanoseconds no_answer = std::chrono::milliseconds(400);
+/// The same. `answers`: set to whether the store has answered, unless it throws.
+std::optional<Bytes> peek(Store& store, std::string_view key, bool& answers);
 
 /// Blocks until a rank has set `key`, and returns the value. Meanwhile calls look(), which may
 /// throw to end the wait, after pauses that grow from 20 ms to `pause`. @throws Error timeout at

@@ -177,6 +177,16 @@ TEST_F(HeartbeatsTest, ASilentStoreIsAnErrorOnlyOfARankThatWaits) {
   EXPECT_EQ(store->writes, 0) << "a write would block";
 }
 
+TEST_F(HeartbeatsTest, AStoreWithoutTheKeyOfTheRankIsNotSilent) {
+  Heartbeats reader(init_of(0));
+  Heartbeats peer(init_of(1));
+  EXPECT_FALSE(pass(1s, reader, {1}, {&peer}));
+  EXPECT_TRUE(store->erase("agreement/beat/0"));  // By ranks that took this one for dead.
+  EXPECT_FALSE(pass(1s, reader, {1}, {&peer}));
+  EXPECT_TRUE(reader.store_answers());
+  EXPECT_TRUE(store->try_get("agreement/beat/0")) << "it beats again";
+}
+
 TEST_F(HeartbeatsTest, AStoreThatEndsAfterItWasSilentStaysSilent) {
   auto init = init_of(0);
   init.dead_after = 1s;
