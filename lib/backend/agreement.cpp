@@ -264,6 +264,7 @@ void Agreement::publish_status(const Status& mine) noexcept {
 
 void Agreement::refuse(const Refusal& refusal) noexcept {
   try {
+    if (!answers()) return;
     if (!refusal.entered)
       store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
     const auto number = store_->add("refusals", 1);

@@ -104,7 +104,7 @@ class Agreement {
   /// Publishes the call that this rank is in.
   void publish_status(const Status& mine) noexcept;
 
-  /// Tells the peers that this rank refused a call.
+  /// Tells the peers that this rank refused a call, unless the store does not answer.
   void refuse(const Refusal& refusal) noexcept;
   /// The refusals published since the last call of this function. From one thread.
   std::vector<Refusal> new_refusals() noexcept;

@@ -288,6 +288,37 @@ TEST(Agreement, ARankThatIsNotInARefusedCallIsWaitedForUntilTheDeadline) {
                [&] { (void)agreement.await_abandoned(99, all, Deadline::after(10ms)); });
 }
 
+/// A store that may fall silent, and counts what is written meanwhile.
+class SilentStore final : public StoreOver {
+ public:
+  SilentStore() : StoreOver(make_memory_store()) {}
+
+  Bytes get(std::string_view key, Deadline limit) override {
+    if (!silent) return StoreOver::get(key, limit);
+    std::this_thread::sleep_for(500ms);  // As long as a TCP store waits for an answer.
+    throw Error(Errc::timeout, "no answer");
+  }
+  bool silent = false;
+  int writes_in_silence = 0;
+
+ private:
+  void seen(std::string_view, bool written) override { writes_in_silence += written && silent; }
+};
+
+TEST(Agreement, ARefusalIsNotWrittenToAStoreThatDoesNotAnswer) {
+  const auto store = std::make_shared<SilentStore>();
+  Agreement refusing(store, 1, size);
+  Agreement peer(store, 0, size);
+  const Refusal refusal{.call = 97, .rank = 1, .text = "all_reduce #17: null"};
+  for (const bool silent : {true, false}) {
+    store->silent = silent;
+    refusing.refuse(refusal);
+    EXPECT_EQ(store->writes_in_silence, 0) << "a write would wait for the timeout of the store";
+    EXPECT_EQ(refusing.is_silent(), silent);
+  }
+  EXPECT_EQ(peer.new_refusals().size(), 1U);
+}
+
 TEST(Agreement, QuestionsOfSeveralRanksAreReadOnce) {
   const auto store = make_memory_store();
   Agreement asked(store, 0, size);
