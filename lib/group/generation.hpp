@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/error.hpp>
 #include <tutti/group_options.hpp>
@@ -17,6 +19,11 @@ inline constexpr std::string_view made_with = "made_with";
 
 /// The number of a group among those of its name, or of its list of members, which separates their
 /// keys. Groups that have been made, or for which ranks waited in vain, are counted for all ranks.
+/// The keys, beside those of the groups:
+///   groups          the number of the next group, for all ranks
+///   groups/<rank>   the same for one rank, if it is a later one
+///   failed/<rank>   the numbers of groups that count for all ranks and that this rank could not
+///                   make: it erases its keys of them when it has made a later one
 class Generation {
  public:
   /// The ranks for which a group counts that a rank could not make.
@@ -32,8 +39,13 @@ class Generation {
   int number() const noexcept { return number_; }
 
  private:
+  std::vector<std::int64_t> failed() const;
+  void keep_failed();
+  void erase_failed();
+
   std::shared_ptr<Store> store_;
   std::shared_ptr<GroupKeys> keys_;  // Of this group.
+  int rank_;
   std::string own_;
   std::string held_;
   int number_ = 0;

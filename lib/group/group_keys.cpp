@@ -25,6 +25,17 @@ std::string key_of_list(int rank) {
   return fmt::format("keys/{}", rank);
 }
 
+/// The keys in the list of a rank; empty if it has written none.
+std::vector<std::string> listed(Store& store, int rank) {
+  std::vector<std::string> keys;
+  const auto bytes = store.try_get(key_of_list(rank));
+  if (!bytes) return keys;
+  Reader in(*bytes, Errc::backend, what);
+  in.u64();
+  for (auto count = in.u64(); count > 0; --count) keys.emplace_back(in.text());
+  return keys;
+}
+
 /// The key up to its number at the end; empty if it ends in none.
 std::string_view before_number(std::string_view key) {
   const auto end = key.find_last_not_of("0123456789") + 1;
@@ -68,6 +79,18 @@ void GroupKeys::set_made() noexcept {
   }
 }
 
+void GroupKeys::set_failed() {
+  const std::lock_guard lock(mutex_);
+  write_list(true);
+}
+
+void GroupKeys::erase_listed(const std::shared_ptr<Store>& base, const std::string& prefix,
+                             int rank) {
+  const auto store = make_prefix_store(base, prefix);
+  for (const auto& key : listed(*store, rank)) store->erase(key);
+  store->erase(key_of_list(rank));
+}
+
 void GroupKeys::write_list(bool in_use) {
   Writer out;
   out.u64(in_use ? 1 : 0);
@@ -91,12 +114,7 @@ void GroupKeys::leave() {
   // the same keys later, each with its number at the end.
   std::set<std::string, std::less<>> numbered;
   for (int r = 0; r < size_; ++r) {
-    const auto bytes = base_->try_get(key_of_list(r));
-    if (!bytes) continue;
-    Reader in(*bytes, Errc::backend, what);
-    in.u64();
-    for (auto count = in.u64(); count > 0; --count) {
-      const auto key = in.text();
+    for (const auto& key : listed(*base_, r)) {
       base_->erase(key);
       if (const auto begin = before_number(key); !lost_.empty() && !begin.empty())
         numbered.emplace(begin);

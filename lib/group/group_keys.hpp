@@ -41,6 +41,10 @@ class GroupKeys final : public Store, public ServedStore {
   /// of this rank's keys, should it die. Without it the keys are kept: ranks that come later find
   /// there why the group could not be made.
   void set_made() noexcept;
+  /// Writes the list of this rank's keys for erase_listed(): the group could not be made.
+  void set_failed();
+  /// Erases the keys that set_failed() of a rank has listed. `base`, `prefix`: of the constructor.
+  static void erase_listed(const std::shared_ptr<Store>& base, const std::string& prefix, int rank);
 
   /// A rank has died, or does not use the keys any more. The other ranks say the same.
   void lose(int rank) noexcept;

@@ -143,6 +143,29 @@ TEST_P(KeysOfGroups, OfListsOfMembersAreRemovedWithTheirGroups) {
       << "one number for each list, not " << testing::PrintToString(store->keys());
 }
 
+TEST_P(KeysOfGroups, OfFailedAttemptsAreRemovedWhenTheirMembersMakeTheGroup) {
+  const auto store = std::make_shared<ListedStore>();
+  const int size = GetParam().size;
+  std::vector<std::string> members;
+  for (int i = 0; i < size; ++i) members.push_back(ProcessGroup::new_member());
+  RankBarrier together(size);
+  on_threads(size, [&](int i) {
+    auto options = group_options(GetParam(), 0, store);
+    options.size = 1;
+    for (const int absent : {size - 1, 0}) {
+      auto late = options;
+      late.timeout = 100ms;
+      if (i != absent) {
+        EXPECT_THROW((void)ProcessGroup::reconfigure(late, members[index(i)], members), Error);
+      }
+      together.wait();
+    }
+    auto group = ProcessGroup::reconfigure(options, members[index(i)], members);
+    expect_usable(group);
+  });
+  EXPECT_EQ(store->keys().size(), 1) << testing::PrintToString(store->keys());
+}
+
 TEST_P(KeysOfGroups, AreRemovedAfterSeveralRanksWereLost) {
   if (GetParam().size < 3) GTEST_SKIP() << "takes two ranks to lose";
   if (GetParam().backend.starts_with("hier:local"))
