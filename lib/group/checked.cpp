@@ -110,6 +110,7 @@ class Checked final : public HostBackend {
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);
     std::vector<Record> records;
+    if (!matches_by_itself_ && !pairs.empty()) await_store(pairs, call);
     for (const auto& op : pairs) {
       if (matches_by_itself_) break;
       records.push_back(Record::of({&op, 1}, paired(op, call)));
@@ -146,6 +147,7 @@ class Checked final : public HostBackend {
  private:
   void publish_refusal(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
     try {
+      if (!agreement_.answers()) return;
       for_each_part(ops, call, [&](std::span<const Op> part, const Call& its) {
         const bool message = is_point_to_point(part[0].kind) && part.size() == 1;
         if (message && matches_by_itself_) return;
@@ -327,15 +329,35 @@ class Checked final : public HostBackend {
     return await_key(*store_, at, limit, look_up, look);
   }
 
+  /// Throws the failure of the inner backend, as the error of a call that begins.
+  void check_inner(std::span<const Op> ops, const Call& call) const {
+    if (const auto cause = inner_->failure())
+      throw Error(is_of_all(*cause) ? with_location(*cause, group(), ops, call, rank())
+                                    : broken(*cause));
+  }
+
+  /// Blocks while the store does not answer, before a write that would block for the timeout of the
+  /// store. The inner backend fails after `dead_after`.
+  void await_store(std::span<const Op> ops, const Call& call) {
+    const auto limit = call.limit();
+    while (!agreement_.answers()) {
+      check_inner(ops, call);
+      if (!limit.expired()) continue;
+      const Error late = call_error(Errc::timeout, group(), ops, call, rank(),
+                                    "the store has not answered before the deadline");
+      give_up(late);
+      throw Error(late);
+    }
+  }
+
   /// Compares this call of all ranks. @throws Error mismatch on all ranks if the calls differ: the
   /// inner backend skips the number. An error while waiting for a record breaks the group.
   /// @param ops  the collectives of the launch.
   /// @param all  the operations that the inner backend refuses then.
   void compare_all(std::span<const Op> ops, std::span<const Op> all, const Call& call) {
     if (ops.empty()) return;
-    if (const auto cause = inner_->failure())
-      throw Error(is_of_all(*cause) ? with_location(*cause, group(), ops, call, rank())
-                                    : broken(*cause));
+    check_inner(ops, call);
+    await_store(ops, call);
     std::vector<Bytes> encoded(static_cast<std::size_t>(size_));
     auto& mine = encoded[static_cast<std::size_t>(rank())];
     mine = encode(ops, call);

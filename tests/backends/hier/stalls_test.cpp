@@ -286,6 +286,45 @@ TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatWait) {
   });
 }
 
+// A call writes a record first, which would wait for the store's own timeout of 20 s.
+TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatBegin) {
+  enum class First : std::uint8_t { collective, send, refusal };
+  for (const auto first : {First::collective, First::send, First::refusal}) {
+    on_processes({.size = 3}, [&](RankProcess& rank) {
+      const pid_t host = rank.process(0);
+      rank.use_tcp();
+      const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
+      auto options = options_of(rank, "host");
+      options.checked = true;
+      auto group = ProcessGroup::create(options);
+      group.barrier();
+      if (rank.rank() == 0) {
+        ::raise(SIGSTOP);
+        expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+          for (;;) group.barrier();
+        });
+        return std::string();
+      }
+      wait_until_stopped(host);
+      const auto start = Clock::now();
+      std::vector<float> data{1};
+      if (first == First::refusal)
+        expect_error(Errc::invalid_argument, {"root"}, [&] { group.broadcast(data, 7); });
+      const auto error = expect_error({Errc::peer_lost, Errc::aborted}, {"is stopped"}, [&] {
+        for (;;)
+          if (first == First::send && rank.rank() == 1)
+            group.send(data, 2);
+          else
+            group.barrier();
+      });
+      // Over shm a question to the store, which takes 0.5 s, delays the next look at the process.
+      EXPECT_LT(Clock::now() - start, dead_after + 4s * patience()) << error.what();
+      if (rank.files()->add("ended", 1) == 2) ::kill(host, SIGCONT);
+      return std::string();
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OfProcesses, Stalls,
                          testing::Values("gloo", "ucx", "shm", "hier:shm+gloo", "hier:shm+ucx"),
                          [](const auto& about) {
