@@ -25,7 +25,10 @@ using namespace std::chrono_literals;
 
 /// The longest time that one question counts for.
 constexpr std::chrono::nanoseconds longest_question = 600ms;
-constexpr std::size_t most_reads = 32;
+/// A look reads as many ranks as this, or this part of all if it is more: so all ranks are read in
+/// a quarter of `dead_after`. A slow store may make that longer.
+constexpr std::size_t least_reads = 32;
+constexpr std::size_t looks_at_all = 5;
 /// The longest time between two looks of one wait: questions to a silent store may be in between.
 constexpr std::chrono::nanoseconds longest_pause = 3s;
 
@@ -134,19 +137,24 @@ std::optional<Error> Heartbeats::judge_store(std::span<const int> awaited) {
 
 std::optional<Error> Heartbeats::look_at_peers(Clock::time_point now,
                                                std::span<const int> awaited) {
+  time_ += std::min<std::chrono::nanoseconds>(now - std::exchange(looked_, now), 2 * interval_);
   std::vector<std::pair<int, Peer*>> order;
   for (const int rank : awaited) order.emplace_back(rank, &peers_[rank]);
+  const auto most_reads = std::max(least_reads, (order.size() + looks_at_all - 1) / looks_at_all);
   if (order.size() > most_reads)  // The silent ones first, and the others in turn.
     std::ranges::stable_sort(order, {}, [](const auto& entry) {
       return std::pair(entry.second->silence == 0ns, entry.second->looked);
     });
+  const auto end = Clock::now() + pause() / 10;
+  std::size_t reads = 0;
   for (const auto& [rank, peer] : std::span(order).first(std::min(order.size(), most_reads))) {
+    if (++reads > least_reads && Clock::now() > end) break;
     const auto bytes = peek(*store_, beat_of(rank), store_answers_);
     if (!store_answers_) return std::nullopt;
+    // One beat that was read twice proves nothing: the rank may have been without the store.
+    const auto since = std::min(time_ - std::exchange(peer->looked, time_), dead_after_ / 2);
     if (!bytes) continue;  // Still in creation.
     auto beat = to_text(*bytes);
-    const auto since = std::min<std::chrono::nanoseconds>(now - peer->looked, 2 * interval_);
-    peer->looked = now;
     if (beat != peer->beat) {
       peer->beat = std::move(beat);
       peer->silence = 0ns;
