@@ -20,8 +20,8 @@
 //   status/<rank>         the call that the rank is in, published while status is collected
 //   refusals              the number of refused calls
 //   refusal/<number>      one refused call
-//   abandoned/<call>/<rank>  the rank sends nothing more for this refused call: "refused" if it
-//                         refused the call itself, "" if it has left it
+//   abandoned/<call>      the number of ranks that send nothing more for this refused call
+//   refused/<call>/<i>    a bit for each rank from 32 i on: it refused the call itself
 //   calls/<group>         the last calls of the rank that got furthest, for a comparison
 //   asked                 the number of times that a rank asked all ranks to compare their calls
 //   ask/<rank>            messages whose other side that rank may have made differently
@@ -39,9 +39,20 @@ constexpr auto settle_time = 1s;
 /// The least time for collecting, even if this rank reached the store late.
 constexpr auto least_patience = 10ms;
 constexpr auto pause_of_polls = 2ms;
+/// Ranks that wait look for refusals every 100 ms.
+constexpr std::chrono::nanoseconds longest_pause_of_polls = 32ms;
+constexpr int ranks_of_word = 32;
 
 std::string key(std::string_view what, int rank) {
   return fmt::format("{}/{}", what, rank);
+}
+
+std::string key_of_abandoned(std::uint64_t call) {
+  return fmt::format("abandoned/{}", call);
+}
+
+std::string key_of_refused(std::uint64_t call, int word) {
+  return fmt::format("refused/{}/{}", call, word);
 }
 
 bool is_claim(std::string_view held) {
@@ -265,8 +276,7 @@ void Agreement::publish_status(const Status& mine) noexcept {
 void Agreement::refuse(const Refusal& refusal) noexcept {
   try {
     if (!answers()) return;
-    if (!refusal.entered)
-      store_->set(key(fmt::format("abandoned/{}", refusal.call), rank_), "refused");
+    if (!refusal.entered) count_abandoned(refusal.call, true);
     const auto number = store_->add("refusals", 1);
     store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));
   } catch (...) {  // Without the store the peers wait until their deadline.
@@ -306,15 +316,43 @@ const Refusal* Agreement::refusal_of(std::uint64_t call) const noexcept {
 }
 
 void Agreement::abandon(std::uint64_t call) {
-  store_->set(key(fmt::format("abandoned/{}", call), rank_), "");
+  count_abandoned(call, false);
+}
+
+void Agreement::count_abandoned(std::uint64_t call, bool refused) {
+  {
+    const std::lock_guard lock(refused_mutex_);
+    if (!abandoned_.insert(call).second) return;
+  }
+  if (refused)
+    (void)store_->add(key_of_refused(call, rank_ / ranks_of_word),
+                      std::int64_t{1} << rank_ % ranks_of_word);
+  (void)store_->add(key_of_abandoned(call), 1);
 }
 
 std::vector<int> Agreement::await_abandoned(std::uint64_t call, std::span<const int> ranks,
                                             Deadline limit) {
+  // W ranks do this at the same time, so none reads a key of each rank.
+  for (auto pause = longest_pause_of_polls / 32;;
+       pause = std::min(2 * pause, longest_pause_of_polls)) {
+    const auto count = peek(*store_, key_of_abandoned(call)).value_or(to_bytes("0"));
+    if (std::stoll(to_text(count)) >= std::ssize(ranks)) break;
+    if (limit.expired())
+      throw Error(Errc::timeout, fmt::format("{} of {} ranks have left the refused call",
+                                             to_text(count), ranks.size()));
+    std::this_thread::sleep_for(std::min(pause, limit.remaining()));
+  }
+  std::map<int, std::int64_t> words;
   std::vector<int> abandoned;
-  for (const int r : ranks)
-    if (store_->get_text(key(fmt::format("abandoned/{}", call), r), limit).empty())
-      abandoned.push_back(r);
+  for (const int r : ranks) {
+    const int word = r / ranks_of_word;
+    const auto [found, is_new] = words.try_emplace(word);
+    if (is_new)
+      if (const auto bits = peek(*store_, key_of_refused(call, word)))
+        found->second = std::stoll(to_text(*bits));
+    if ((found->second >> r % ranks_of_word & 1) == 0) abandoned.push_back(r);
+  }
+  if (std::ranges::find(abandoned, rank_) == abandoned.end()) abandoned.clear();
   return abandoned;
 }
 

@@ -4,6 +4,7 @@
 #include <barrier>
 #include <chrono>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -284,7 +285,7 @@ TEST(Agreement, ARankThatIsNotInARefusedCallIsWaitedForUntilTheDeadline) {
   Agreement agreement(make_memory_store(), 0, size);
   agreement.abandon(99);
   const std::vector<int> all{0, 1};
-  expect_error(Errc::timeout, {"abandoned/99/1"},
+  expect_error(Errc::timeout, {"1 of 2 ranks"},
                [&] { (void)agreement.await_abandoned(99, all, Deadline::after(10ms)); });
 }
 
@@ -317,6 +318,46 @@ TEST(Agreement, ARefusalIsNotWrittenToAStoreThatDoesNotAnswer) {
     EXPECT_EQ(refusing.is_silent(), silent);
   }
   EXPECT_EQ(peer.new_refusals().size(), 1U);
+}
+
+/// Counts the calls.
+class CountedStore final : public StoreOver {
+ public:
+  CountedStore() : StoreOver(make_memory_store()) {}
+  int calls = 0;
+
+ private:
+  void seen(std::string_view, bool) override { ++calls; }
+};
+
+TEST(Agreement, ManyRanksLeaveARefusedCallWithFewRoundTrips) {
+  constexpr int many = 1000;
+  const auto store = std::make_shared<CountedStore>();
+  std::vector<int> all(many);
+  std::iota(all.begin(), all.end(), 0);
+  auto left = all;
+  for (const int refusing : {999, 500, 32, 31, 0}) {
+    left.erase(left.begin() + refusing);
+    Agreement(store, refusing, many).refuse({.call = 99, .rank = refusing, .text = "null"});
+  }
+  for (const int rank : left) Agreement(store, rank, many).abandon(99);
+  store->calls = 0;
+  EXPECT_EQ(Agreement(store, 1, many).await_abandoned(99, all, Deadline::after(20s)), left);
+  EXPECT_LE(store->calls, 40);
+}
+
+TEST(Agreement, ARankThatRefusesACallAndThenLeavesItCountsOnce) {
+  const auto store = make_memory_store();
+  const std::vector<int> all{0, 1};
+  Agreement refusing(store, 1, size);
+  Agreement peer(store, 0, size);
+  refusing.refuse({.call = 99, .rank = 1, .text = "all_reduce #17: null"});
+  refusing.abandon(99);
+  expect_error(Errc::timeout, {"1 of 2 ranks"},
+               [&] { (void)peer.await_abandoned(99, all, Deadline::after(10ms)); });
+  peer.abandon(99);
+  EXPECT_EQ(peer.await_abandoned(99, all, Deadline::after(20s)), std::vector<int>{0});
+  EXPECT_EQ(refusing.await_abandoned(99, all, Deadline::after(20s)), std::vector<int>{});
 }
 
 TEST(Agreement, QuestionsOfSeveralRanksAreReadOnce) {
