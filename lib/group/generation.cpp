@@ -18,7 +18,7 @@ std::string key_of_failed(int rank) {
   return fmt::format("failed/{}", rank);
 }
 
-std::string prefix_of(std::int64_t number) {
+std::string prefix_of_group(std::int64_t number) {
   return fmt::format("{}/", number);
 }
 
@@ -34,7 +34,7 @@ Generation::Generation(GroupOptions& o, Failure failure)
   held_ = to_text(store_->try_get(groups_of_all).value_or(Bytes()));
   const auto own = to_text(store_->try_get(own_).value_or(Bytes()));
   number_ = std::max(to_number(held_), to_number(own));
-  keys_ = std::make_shared<GroupKeys>(store_, prefix_of(number_), o.rank, o.size);
+  keys_ = std::make_shared<GroupKeys>(store_, prefix_of_group(number_), o.rank, o.size);
   o.store = keys_;
   size_ = o.size;
 }
@@ -76,7 +76,7 @@ void Generation::keep_failed() {
 void Generation::erase_failed() {
   if (number_ == 0) return;
   const auto numbers = failed();
-  for (const auto number : numbers) GroupKeys::erase_listed(store_, prefix_of(number), rank_);
+  for (const auto number : numbers) GroupKeys::erase_listed(store_, prefix_of_group(number), rank_);
   if (!numbers.empty()) store_->erase(key_of_failed(rank_));
 }
 

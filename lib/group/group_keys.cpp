@@ -26,7 +26,7 @@ std::string key_of_list(int rank) {
 }
 
 /// The keys in the list of a rank; empty if it has written none.
-std::vector<std::string> listed(Store& store, int rank) {
+std::vector<std::string> keys_of_list(Store& store, int rank) {
   std::vector<std::string> keys;
   const auto bytes = store.try_get(key_of_list(rank));
   if (!bytes) return keys;
@@ -87,7 +87,7 @@ void GroupKeys::set_failed() {
 void GroupKeys::erase_listed(const std::shared_ptr<Store>& base, const std::string& prefix,
                              int rank) {
   const auto store = make_prefix_store(base, prefix);
-  for (const auto& key : listed(*store, rank)) store->erase(key);
+  for (const auto& key : keys_of_list(*store, rank)) store->erase(key);
   store->erase(key_of_list(rank));
 }
 
@@ -114,7 +114,7 @@ void GroupKeys::leave() {
   // the same keys later, each with its number at the end.
   std::set<std::string, std::less<>> numbered;
   for (int r = 0; r < size_; ++r) {
-    for (const auto& key : listed(*base_, r)) {
+    for (const auto& key : keys_of_list(*base_, r)) {
       base_->erase(key);
       if (const auto begin = before_number(key); !lost_.empty() && !begin.empty())
         numbered.emplace(begin);
