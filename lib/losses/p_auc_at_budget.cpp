@@ -1,6 +1,7 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -27,8 +28,8 @@ using internal::losses::word;
 constexpr double least_scale = 1e-12;
 
 /// Returns 1 - f for `knots` false positive rates f from alpha to beta, computed as torch.linspace
-/// does in the type of the scores. The ends are those of the band to the bit: an ulp could choose
-/// another score.
+/// does in the type of the scores, with one rounding for each product and sum. The ends are those
+/// of the band to the bit: an ulp could choose another score.
 template <typename T>
 std::vector<double> complements_of_knots(const PAucAtBudgetOptions& o) {
   std::vector<double> q;
@@ -36,8 +37,8 @@ std::vector<double> complements_of_knots(const PAucAtBudgetOptions& o) {
   const T to = static_cast<T>(o.beta);
   const T step = (to - from) / static_cast<T>(o.knots - 1);
   for (int k = 0; k < o.knots; ++k) {
-    const T f = k < o.knots / 2 ? from + step * static_cast<T>(k)
-                                : to - step * static_cast<T>(o.knots - 1 - k);
+    const T f = k < o.knots / 2 ? std::fma(step, static_cast<T>(k), from)
+                                : std::fma(-step, static_cast<T>(o.knots - 1 - k), to);
     q.push_back(static_cast<double>(T{1} - f));
   }
   q.front() = 1 - o.alpha;
