@@ -100,7 +100,7 @@ class BackendOverTutti final : public ::c10d::Backend {
   void setSequenceNumberForGroup() override {}  // Numbers begin at 0 on every rank.
   void abort() override { group_.abort("abort() was called"); }
   void shutdown() override { drain_futures(); }
-  std::string description() const { return group_.backend() + " over " + group_.transport(); }
+  ProcessGroup& group() noexcept { return group_; }
 
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<::c10d::Backend> split(
@@ -558,11 +558,16 @@ c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options) 
   });
 }
 
-std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend) {
-  const auto* ours = dynamic_cast<const BackendOverTutti*>(backend.get());
+ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend) {
+  auto* ours = dynamic_cast<BackendOverTutti*>(backend.get());
   if (ours == nullptr)
     C10_THROW_ERROR(TypeError, c10::str("tutti: this is a backend ", backend->getBackendName()));
-  return ours->description();
+  return ours->group();
+}
+
+std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend) {
+  const auto& group = group_under(backend);
+  return group.backend() + " over " + group.transport();
 }
 
 }  // namespace tutti::c10d_door

@@ -6,6 +6,8 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <tutti/process_group.hpp>
+
 namespace [[gnu::visibility("default")]] tutti {
 namespace c10d_door {
 
@@ -26,6 +28,9 @@ c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options);
 /// Of a backend that make_backend() made: "shm over shared memory". @throws c10::TypeError for
 /// another one.
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend);
+
+/// The group under a backend that make_backend() made, which must outlive its use; likewise.
+ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend);
 
 }  // namespace c10d_door
 }  // namespace tutti

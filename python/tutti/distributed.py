@@ -15,13 +15,23 @@ def _lengths(tensor, group):
     return [int(rows) for rows in every]
 
 
+def gather_parts(local, lengths, group=None):
+    """The rows [n_r, ...] of every rank as a list, where `lengths` is every rank's number of rows."""
+    longest = max(lengths)
+    even = dist.get_backend(group) == "tutti" or min(lengths) == longest
+    sent = local.contiguous()
+    if not even:  # Other backends want equal lengths.
+        sent = torch.cat([local, local.new_zeros((longest - local.shape[0], *local.shape[1:]))])
+    parts = [local.new_empty((rows if even else longest, *local.shape[1:])) for rows in lengths]
+    dist.all_gather(parts, sent, group=group)
+    return [part[:rows] for part, rows in zip(parts, lengths)]
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, local, lengths, scale, group):
         ctx.lengths, ctx.scale, ctx.group = lengths, scale, group
-        parts = [local.new_empty((rows, *local.shape[1:])) for rows in lengths]
-        dist.all_gather(parts, local.contiguous(), group=group)
-        return torch.cat(parts)
+        return torch.cat(gather_parts(local, lengths, group))
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
           torch.uint8, torch.complex64]
 
 
-def run_ranks(size, body, timeout=30, group_timeout=20):
+def run_ranks(size, body, timeout=30, group_timeout=20, backend="tutti"):
     """Calls body(rank, size) in `size` forked processes with a group, and raises the first failure."""
     context = torch.multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as directory:
@@ -26,7 +26,7 @@ def run_ranks(size, body, timeout=30, group_timeout=20):
 
         def run(rank):
             try:
-                dist.init_process_group("tutti", init_method=f"file://{directory}/store", rank=rank, world_size=size,
+                dist.init_process_group(backend, init_method=f"file://{directory}/store", rank=rank, world_size=size,
                                         timeout=datetime.timedelta(seconds=group_timeout))
                 body(rank, size)
                 dist.destroy_process_group()
@@ -282,6 +282,7 @@ class Helpers(unittest.TestCase):
             assert not tutti.distributed.all_gather_no_grad(local).requires_grad
         for size in (1, 2, 3):
             run_ranks(size, body)
+        run_ranks(3, body, backend="gloo")  # Which wants equal lengths.
 
     def test_reductions_and_lists(self):
         def body(rank, size):

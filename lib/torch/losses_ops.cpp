@@ -1,0 +1,228 @@
+// The losses as operators of torch, torch.ops.tutti: terms and their gradients, as constants.
+// python/tutti/losses.py adds autograd, reductions and the queue.
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <torch/library.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <tutti/adapters/torch/tensor.hpp>
+#include <tutti/losses/focal.hpp>
+#include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/recall_at_quantile.hpp>
+#include <tutti/losses/smooth_ap.hpp>
+
+#include "torch/c10d_backend.hpp"
+#include "torch/errors.hpp"
+
+namespace tutti::c10d_door {
+namespace {
+
+using namespace losses;  // NOLINT(google-build-using-namespace)
+using OptionalTensor = std::optional<at::Tensor>;
+
+// Copies of what an operator reads; views of them live as long as they do.
+at::Tensor read_as(const at::Tensor& x, at::ScalarType type) {
+  return x.detach().to(type).contiguous();
+}
+OptionalTensor read_mask(const OptionalTensor& mask) {
+  return mask ? OptionalTensor(read_as(*mask, at::kBool)) : std::nullopt;
+}
+ConstTensorView view_as(const at::Tensor& x, const Shape& shape) {
+  auto view = libtorch::view(x);
+  return {view.data, view.dtype, shape};
+}
+at::Tensor terms_like(const std::vector<double>& terms, const at::Tensor& logits) {
+  return at::tensor(terms, at::kDouble).to(logits.scalar_type());
+}
+at::Tensor gradient_like(LossResult&& result, const at::Tensor& logits) {
+  return libtorch::to_torch(std::move(result.grad)).view(logits.sizes());
+}
+
+void set_own(SmoothApOptions& options) {
+  options.threads = at::get_num_threads();
+}
+void set_own(RecallAtQuantileOptions& options, double quantile, std::int64_t interpolation) {
+  options.quantile = quantile;
+  options.interpolation = static_cast<Interpolation>(interpolation);
+}
+void set_own(PAucAtBudgetOptions& options, double alpha, double beta, std::int64_t surrogate,
+             std::int64_t knots, std::int64_t tau_scale, std::int64_t positives, std::int64_t basis,
+             std::int64_t interpolation) {
+  using Options = PAucAtBudgetOptions;
+  options.alpha = alpha;
+  options.beta = beta;
+  options.surrogate = static_cast<Options::Surrogate>(surrogate);
+  options.knots = static_cast<int>(knots);
+  options.tau_scale = static_cast<Options::Scale>(tau_scale);
+  options.positives = static_cast<Options::Positives>(positives);
+  options.basis = static_cast<Options::Basis>(basis);
+  options.interpolation = static_cast<Interpolation>(interpolation);
+}
+
+/// [C, 5]: t_alpha, t_beta, tau_eff, band_negatives and variance of each class; NaN for losses that
+/// have none.
+at::Tensor diagnostics_of(const RankingLoss& loss, std::int64_t classes) {
+  auto table = at::full({classes, 5}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  if (const auto* p_auc = dynamic_cast<const PAucAtBudget*>(&loss)) {
+    auto* row = table.mutable_data_ptr<double>();
+    for (const auto& of : p_auc->diagnostics()) {
+      for (const double value :
+           {of.t_alpha, of.t_beta, of.tau_eff, static_cast<double>(of.band_negatives), of.variance})
+        *row++ = value;
+    }
+  }
+  return table;
+}
+
+using RankingTerms = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+/// Evaluates a ranking loss of the rows, over the ranks of `group` if it is not empty.
+/// @return each [C], in the logits' dtype; status [C], i64; grad, like the logits: column c is the
+///         gradient of class c; diagnostics [C, 5], f64.
+template <typename Loss, typename... Own>
+RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
+                           const OptionalTensor& iid, const OptionalTensor& live,
+                           const OptionalTensor& weight, std::int64_t ignore_index,
+                           double temperature, std::int64_t max_rows, std::int64_t seed,
+                           bool compat, std::string group, Own... own) {
+  return in_torch_errors([&] {
+    const c10::NoGradGuard off;
+    TORCH_CHECK_VALUE(logits.dim() == 2, "tutti: logits have ", logits.dim(),
+                      " dimensions; ranking losses take [N, C]");
+    const auto x = read_as(logits, logits.scalar_type());
+    const auto y = read_as(targets, at::kLong);
+    const auto independent = read_mask(iid);
+    const auto current = read_mask(live);
+    const auto weights =
+        weight ? OptionalTensor(read_as(*weight, weight->scalar_type())) : std::nullopt;
+    typename Loss::Options options;
+    options.classes = logits.size(1);
+    options.ignore_index = ignore_index;
+    options.temperature = temperature;
+    options.reduction = Reduction::none;
+    options.scale = GradScale::mean;
+    options.pool.max_rows = max_rows;
+    options.pool.seed = static_cast<std::uint64_t>(seed);
+    options.pool.reference_compat = compat;
+    set_own(options, own...);
+    RankingBatch batch{.logits = libtorch::view(x), .targets = libtorch::view(y)};
+    if (independent) batch.iid = libtorch::view(*independent);
+    if (current) batch.live = libtorch::view(*current);
+    if (weights) batch.weight = libtorch::view(*weights);
+    Loss loss(options);
+    LossResult result;
+    if (group.empty()) {
+      result = loss(batch);
+    } else {
+      const auto backend = ::c10d::resolve_process_group(group)->getBackend(c10::kCPU);
+      result = loss(group_under(backend), batch);
+    }
+    std::vector<std::int64_t> status;
+    for (const ClassStatus of : result.status) status.push_back(static_cast<std::int64_t>(of));
+    auto each = terms_like(result.per_class, logits);
+    return RankingTerms(std::move(each), at::tensor(status, at::kLong),
+                        gradient_like(std::move(result), logits),
+                        diagnostics_of(loss, logits.size(1)));
+  });
+}
+
+using FocalTerms = std::tuple<at::Tensor, at::Tensor>;
+
+/// @return the loss of each element and its gradient, like the inputs.
+FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, double alpha,
+                         double gamma) {
+  return in_torch_errors([&] {
+    const c10::NoGradGuard off;
+    const SigmoidFocal loss(
+        {.alpha = alpha, .gamma = gamma, .reduction = Reduction::none, .scale = GradScale::mean});
+    TORCH_CHECK_VALUE(inputs.sizes() == targets.sizes(), "tutti: inputs ", inputs.sizes(),
+                      " and targets ", targets.sizes(), " differ in shape");
+    const auto x = read_as(inputs, inputs.scalar_type());
+    const auto y = read_as(targets, inputs.scalar_type());
+    const auto flat = Shape::vector(x.numel());
+    auto result = loss(view_as(x, flat), view_as(y, flat));
+    auto each = terms_like(result.per_element, inputs).view(inputs.sizes());
+    return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
+  });
+}
+
+/// @return the loss of each row, like the targets, and the gradient, like the inputs.
+FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
+                         const OptionalTensor& alpha, double gamma, double label_smoothing,
+                         std::int64_t ignore_index) {
+  return in_torch_errors([&] {
+    const c10::NoGradGuard off;
+    TORCH_CHECK_VALUE(inputs.dim() >= 2 && targets.dim() == inputs.dim() - 1 &&
+                          targets.size(0) == inputs.size(0) &&
+                          targets.sizes().slice(1) == inputs.sizes().slice(2),
+                      "tutti: inputs are ", inputs.sizes(), " and targets ", targets.sizes(),
+                      "; they must be [N, C, *] and [N, *]");
+    SoftmaxFocalOptions options{.gamma = gamma,
+                                .label_smoothing = label_smoothing,
+                                .ignore_index = ignore_index,
+                                .reduction = Reduction::none,
+                                .scale = GradScale::mean};
+    if (alpha) {
+      const auto values = read_as(*alpha, at::kDouble);
+      const auto* first = values.const_data_ptr<double>();
+      options.alpha.assign(first, first + values.numel());
+    }
+    const auto x = read_as(inputs, inputs.scalar_type());
+    const auto y = read_as(targets, at::kLong);
+    const auto rows = inputs.size(0);
+    const auto inner = c10::multiply_integers(inputs.sizes().slice(2));
+    auto result = SoftmaxFocal(options)(view_as(x, Shape({rows, inputs.size(1), inner})),
+                                        view_as(y, Shape({rows, inner})));
+    auto each = terms_like(result.per_element, inputs).view(targets.sizes());
+    return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
+  });
+}
+
+std::string ranking_schema(const std::string& name, const std::string& own) {
+  return name +
+         "(Tensor logits, Tensor targets, Tensor? iid, Tensor? live, Tensor? weight, "
+         "int ignore_index, float temperature, int max_rows, int seed, bool compat, str group" +
+         own + ") -> (Tensor each, Tensor status, Tensor grad, Tensor diagnostics)";
+}
+
+}  // namespace
+
+TORCH_LIBRARY(tutti, m) {
+  const auto define = [&m](const std::string& schema) {
+    m.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
+  };
+  define(ranking_schema("smooth_ap", ""));
+  define(ranking_schema("recall_at_quantile", ", float quantile, int interpolation"));
+  define(ranking_schema("p_auc_at_budget",
+                        ", float alpha, float beta, int surrogate, int knots, int tau_scale, "
+                        "int positives, int basis, int interpolation"));
+  define(
+      "sigmoid_focal(Tensor inputs, Tensor targets, float alpha, float gamma) -> "
+      "(Tensor each, Tensor grad)");
+  define(
+      "softmax_focal(Tensor inputs, Tensor targets, Tensor? alpha, float gamma, "
+      "float label_smoothing, int ignore_index) -> (Tensor each, Tensor grad)");
+}
+
+TORCH_LIBRARY_IMPL(tutti, CPU, m) {
+  using Int = std::int64_t;
+  m.impl("smooth_ap", &ranking_terms<SmoothAp>);
+  m.impl("recall_at_quantile", &ranking_terms<RecallAtQuantile, double, Int>);
+  m.impl("p_auc_at_budget",
+         &ranking_terms<PAucAtBudget, double, double, Int, Int, Int, Int, Int, Int>);
+  m.impl("sigmoid_focal", &sigmoid_focal);
+  m.impl("softmax_focal", &softmax_focal);
+}
+
+}  // namespace tutti::c10d_door

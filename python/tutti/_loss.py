@@ -1,0 +1,193 @@
+"""What the modules of tutti.losses share: gradients of terms, gathering, weights of rows, and the queue."""
+import os
+import sys
+import warnings
+from typing import NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tutti.distributed import gather_parts
+
+
+class Terms(torch.autograd.Function):
+    """Terms and their gradients as a function of `logits`, whose rows begin at row `start` of all rows. A term belongs
+    to a class (a column of the gradient), a row, or an element."""
+
+    @staticmethod
+    def forward(ctx, logits, terms, grad, of, start):
+        ctx.save_for_backward(grad[start:start + logits.shape[0]] if logits.ndim else grad)
+        ctx.of, ctx.start = of, start
+        return terms.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        (grad,) = ctx.saved_tensors
+        if ctx.of != "class" and grad.ndim:
+            g = g[ctx.start:ctx.start + grad.shape[0]]
+        grad = grad * (g.unsqueeze(1) if ctx.of == "row" else g)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # once_differentiable lets a constant g pass.
+            grad = torch._C._functions.DelayedError("tutti: the losses have no second derivative", 1)(
+                grad.detach().requires_grad_())
+        return grad, None, None, None, None
+
+
+def on_host(*tensors):
+    return (None if t is None else t.detach().cpu() for t in tensors)
+
+
+def warn(text):
+    """A UserWarning at the first frame outside of this package and of torch."""
+    ours, level, frame = (os.path.dirname(__file__), torch.__path__[0]), 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
+
+
+class Loss(nn.Module):
+    """Gathering, weights of rows, and warnings that are given once."""
+
+    def __init__(self, gather_distributed, grad_scale="mean", group=None):
+        super().__init__()
+        if grad_scale not in ("mean", "sum"):
+            raise ValueError(f"grad_scale must be 'mean' or 'sum', got {grad_scale!r}")
+        self.gather_distributed, self.grad_scale, self.group = gather_distributed, grad_scale, group
+        self._warned = set()
+
+    def _warn_once(self, kind, text):
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warn(f"{type(self).__name__}: {text} (Shown once per instance.)")
+
+    def _should_gather(self):
+        return (self.gather_distributed is not False and dist.is_available() and dist.is_initialized()
+                and dist.get_world_size(self.group) > 1)
+
+    def _scaled(self, grad):
+        return grad * dist.get_world_size(self.group) if self.grad_scale == "sum" and self._should_gather() else grad
+
+    def _checked_weight(self, weight, like, name, shape, dtype):
+        """The weights in `dtype`; `shape` None: they need only broadcast to `like`."""
+        if weight is None:
+            return None
+        if weight.ndim == 0 or weight.size(0) != like.size(0):
+            raise ValueError(f"sample_weight must match {name} dim-0: it is {tuple(weight.shape)}, and there are "
+                             f"{like.size(0)} rows")
+        if shape is not None and tuple(weight.shape) != tuple(shape):
+            raise ValueError(f"sample_weight must be {tuple(shape)} as {name} require; it is {tuple(weight.shape)}")
+        if shape is None:
+            try:
+                weight.expand(like.shape)
+            except RuntimeError:
+                raise ValueError(f"sample_weight must be broadcastable to {name} {tuple(like.shape)}; it is "
+                                 f"{tuple(weight.shape)}") from None
+        weight = weight.detach()
+        if weight.numel() > 0 and not torch.compiler.is_compiling():
+            if not bool(weight.isfinite().all()):
+                raise ValueError("sample_weight must be finite")
+            if bool((weight < 0).any()):
+                raise ValueError(f"sample_weight must be non-negative; its minimum is {weight.min().item()}")
+            if not bool(weight.any()):
+                self._warn_once("weight", "sample_weight is entirely zero in this call, so it has no gradient.")
+        return weight.to(dtype)
+
+    def _agreed(self, refused, rows, weight, seed=0):
+        """The number of rows [N, ...] of every rank, and the seed of rank 0. Raises on every rank if one refuses its
+        arguments (`refused` is its error), or if some pass weights and others do not."""
+        mine = [-1 if refused else rows.size(0), weight is not None, seed]
+        mine = torch.tensor(mine, dtype=torch.int64, device=rows.device)
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(every, mine, group=self.group)
+        every = torch.stack(every).tolist()
+        if refused:
+            raise refused
+        refusing = [rank for rank, (rows, *_) in enumerate(every) if rows < 0]
+        if refusing:
+            raise ValueError(f"tutti: the arguments of ranks {refusing} were refused there")
+        given = [rank for rank, (_, weighted, _) in enumerate(every) if weighted]
+        if given and len(given) < len(every):
+            raise ValueError(f"tutti: ranks {given} of {len(every)} pass sample_weight; all ranks do, or none")
+        return [rows for rows, *_ in every], every[0][2]
+
+    def _gathered(self, tensors, lengths):
+        """The rows of all ranks for each tensor [N, ...], and the number of the first one of this rank."""
+        def gathered(tensor):
+            sent = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+            return torch.cat(gather_parts(sent, lengths, self.group)).to(tensor.dtype)
+        return [None if t is None else gathered(t.detach()) for t in tensors], sum(lengths[:dist.get_rank(self.group)])
+
+
+class Rows(NamedTuple):
+    logits: torch.Tensor
+    targets: torch.Tensor
+    is_iid: torch.Tensor
+    sample_weight: Optional[torch.Tensor]
+
+
+class Queue(nn.Module):
+    """A ring of `queue_size` rows in buffers, those of the package. Free slots have the target ignore_index."""
+
+    def __init__(self, queue_size, num_classes, ignore_index=-100):
+        super().__init__()
+        self.queue_size, self.num_classes, self.ignore_index = queue_size, num_classes, ignore_index
+        if queue_size > 0:
+            self.register_buffer("_q_logits", torch.zeros(queue_size, num_classes))
+            self.register_buffer("_q_targets", torch.full((queue_size,), ignore_index))
+            self.register_buffer("_q_ptr", torch.zeros(1, dtype=torch.int64))
+            self.register_buffer("_q_iid", torch.ones(queue_size, dtype=torch.bool))
+            self.register_buffer("_q_weight", torch.ones(queue_size))
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        if self.queue_size > 0:  # Older checkpoints lack these two.
+            for name in ("_q_iid", "_q_weight"):
+                state_dict.setdefault(prefix + name, torch.ones_like(getattr(self, name)))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @property
+    def size(self):
+        return self.queue_size
+
+    @property
+    def has_weights(self):
+        return self.queue_size > 0 and bool((self._q_weight != 1).any())
+
+    @torch.no_grad()
+    def enqueue(self, logits, targets, is_iid=None, sample_weight=None):
+        """Stores the rows [N, C], [N], [N], [N]; the last queue_size rows stay. Without flags or weights they are 1."""
+        if self.queue_size == 0:
+            return
+        rows = logits.size(0)
+        kept = min(rows, self.queue_size)
+        whole = rows >= self.queue_size  # Then the ring begins again at slot 0.
+        slots = torch.arange(kept, device=self._q_ptr.device) + (0 if whole else self._q_ptr)
+        slots = slots % self.queue_size
+        for buffer, new in ((self._q_logits, logits), (self._q_targets, targets), (self._q_iid, is_iid),
+                            (self._q_weight, sample_weight)):
+            if new is None:
+                buffer[slots] = torch.ones_like(buffer[:kept])
+            else:
+                buffer[slots] = new.detach()[rows - kept:].to(buffer)
+        self._q_ptr.copy_(self._q_ptr * 0 if whole else (self._q_ptr + rows) % self.queue_size)
+
+    def merge(self, logits, targets, is_iid=None, sample_weight=None):
+        """The rows, then all slots. Without weights of rows and slots there are none."""
+        if is_iid is None:
+            is_iid = torch.ones(logits.size(0), dtype=torch.bool, device=logits.device)
+        if self.queue_size == 0:
+            return Rows(logits, targets, is_iid, sample_weight)
+        if sample_weight is None:  # Weights that are all 1 change nothing.
+            sample_weight = logits.new_ones(logits.size(0))
+        return Rows(*(torch.cat([new, slots.to(new)]) for new, slots in
+                       ((logits, self._q_logits), (targets, self._q_targets), (is_iid, self._q_iid),
+                        (sample_weight, self._q_weight))))
+
+    @torch.no_grad()
+    def reset(self):
+        """Empties the ring."""
+        if self.queue_size > 0:
+            self._q_logits.zero_()
+            self._q_targets.fill_(self.ignore_index)
+            self._q_ptr.zero_()
+            self._q_iid.fill_(True)
+            self._q_weight.fill_(1)

@@ -1,0 +1,123 @@
+"""The modules of tutti.losses on 1 to 3 ranks, over tutti and torch's Gloo, against one process.
+
+usage: losses_ranks_test.py [-v] [TEST...]. Ranks are processes forked here."""
+import copy
+import itertools
+import unittest
+
+import torch
+import torch.distributed as dist
+
+import tutti
+from tutti import losses
+from calls_test import run_ranks
+from losses_test import C, EXACT, RANKING, rows_of
+
+
+class Ranks(unittest.TestCase):
+    """W ranks with uneven rows give what one process gives."""
+
+    def on_ranks(self, body, sizes=(1, 2, 3), backends=("tutti", "gloo")):
+        for size, backend in itertools.product(sizes, backends):
+            with self.subTest(size=size, backend=backend):
+                run_ranks(size, body, backend=backend, timeout=60)
+
+    @staticmethod
+    def part(rank, size, rows):
+        """Rank 1 has no rows; the others share them unevenly."""
+        if size == 1:
+            return slice(0, rows)
+        return {0: slice(0, rows // 3), 1: slice(rows // 3, rows // 3 if size == 3 else rows),
+                2: slice(rows // 3, rows)}[rank]
+
+    def test_values_and_gradients(self):
+        def body(rank, size):
+            for queue, sample in ((0, None), (50, None), (0, 30), (50, 30)):
+                for _, make in RANKING:
+                    loss = make(queue_size=queue, max_pool_size=sample)
+                    alone = make(queue_size=queue, max_pool_size=sample, gather_distributed=False)
+                    for step in range(3):
+                        rows = rows_of(step, 40)
+                        mine = [t[self.part(rank, size, 40)].clone() for t in rows]
+                        results = []
+                        for module, (x, y, w, iid) in ((loss, mine), (alone, rows)):
+                            torch.manual_seed(step + (100 * rank if module is loss else 0))  # Rank 0's counts.
+                            x.requires_grad_()
+                            value, each, valid = module(x, y, iid, True, sample_weight=w)
+                            value.backward()
+                            results.append((value.detach(), each.detach(), valid, x.grad))
+                        for got, expected in zip(results[0][:3], results[1][:3]):
+                            torch.testing.assert_close(got, expected, **EXACT)
+                        torch.testing.assert_close(results[0][3], results[1][3][self.part(rank, size, 40)], **EXACT)
+                    torch.testing.assert_close(loss.state_dict(), alone.state_dict(), **EXACT)
+        self.on_ranks(body)
+
+    def test_focal_losses(self):
+        def body(rank, size):
+            x, y, w, _ = rows_of(9, 40)
+            for make, targets, reductions in ((losses.SigmoidFocalLoss, torch.sigmoid(x), ("mean", "sum", "none")),
+                                              (losses.SoftmaxFocalLoss, y, ("mean_positive", "mean", "none"))):
+                for reduction in reductions:
+                    weight = w[:, None] if targets.ndim == 2 else w
+                    part = self.part(rank, size, 40)
+                    mine, whole = x[part].clone().requires_grad_(), x.clone().requires_grad_()
+                    got = make(reduction=reduction)(mine, targets[part], sample_weight=weight[part])
+                    expected = make(reduction=reduction, gather_distributed=False)(whole, targets, sample_weight=weight)
+                    torch.testing.assert_close(got, expected, **EXACT)
+                    got.sum().backward()
+                    expected.sum().backward()
+                    torch.testing.assert_close(mine.grad, whole.grad[part], **EXACT)
+        self.on_ranks(body)
+
+    def test_training_gives_the_parameters_of_one_process(self):
+        def body(rank, size):
+            def model():
+                torch.manual_seed(1)
+                return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, C)).double()
+
+            def train(module, loss, part, reduce):
+                optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+                for step in range(4):
+                    rows = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(step))[part]
+                    optimizer.zero_grad()
+                    loss(module(rows), rows_of(step, 40)[1][part]).backward()
+                    if reduce:
+                        for parameter in module.parameters():
+                            dist.all_reduce(parameter.grad)
+                    optimizer.step()
+
+            part = self.part(rank, size, 40)
+            for make in [make for _, make in RANKING] + [losses.SoftmaxFocalLoss]:
+                options = {} if make is losses.SoftmaxFocalLoss else {"queue_size": 60}
+                alone, summed, averaged = model(), model(), model()
+                train(alone, make(gather_distributed=False, **options), slice(None), False)
+                train(summed, make(**options), part, True)
+                parallel = torch.nn.parallel.DistributedDataParallel(averaged)
+                train(parallel, make(grad_scale="sum", **options), part, False)
+                for a, b, c in zip(*(m.parameters() for m in (alone, summed, averaged))):
+                    torch.testing.assert_close(b, a, **EXACT)
+                    torch.testing.assert_close(c, a, **EXACT)
+        self.on_ranks(body, backends=("tutti",))
+
+    def test_a_call_that_one_rank_refuses_is_an_error_everywhere(self):
+        def body(rank, size):
+            x, y, w, _ = rows_of(rank, 12)
+            bad = y.clone()
+            bad[0] = 7
+            for queue in (0, 20):
+                loss = losses.RecallAtQuantileLoss(C, quantile=0.3, queue_size=queue)
+                state = copy.deepcopy(loss.state_dict())
+                for targets, weight in ((bad if rank == 1 else y, w), (y[1:] if rank == 1 else y, w),
+                                        (y, w if rank == 1 else None), (y, -w if rank == 1 else w)):
+                    with self.assertRaises((ValueError, dist.DistBackendError)):
+                        loss(x, targets, sample_weight=weight)
+                with self.assertRaises((TypeError, ValueError, AttributeError)):
+                    loss(x, None if rank == 1 else y)
+                torch.testing.assert_close(loss.state_dict(), state)
+                loss(x, y)
+        self.on_ranks(body, sizes=(2, 3))
+
+
+if __name__ == "__main__":
+    print("tutti", tutti.__version__, "under torch", torch.__version__)
+    unittest.main()

@@ -1,0 +1,175 @@
+"""The tests of imbalanced-losses 0.6.0 over the modules of tutti.losses, and random calls of both side by side.
+
+usage: package_test.py TESTS [--expect FILE] [--calls N] [PYTEST-ARGUMENT...]
+
+TESTS: the folder tests of its source distribution. Wants imbalanced-losses and pytest installed. --expect: a file with
+lines "test  kind  reason" of tests that are known to fail; then a new failure and a mended one are both errors. A line
+without [parameters] stands for all of a test. --calls: the number of random sequences of calls for the comparison."""
+import argparse
+import collections
+import os
+import sys
+
+import torch
+import pytest
+import imbalanced_losses
+
+from tutti import losses
+
+PACKAGE = {name: getattr(imbalanced_losses, name) for name in losses.__all__ if name != "install"}
+
+
+def adapt():
+    """Private functions of the package that its tests call, over the modules: then those tests check values, too."""
+    def evaluated(loss, scores, is_pos, weight):
+        value, _, valid = loss(scores[:, None], is_pos.long(), return_per_class=True, sample_weight=weight)
+        return (1 - value if valid else scores.new_zeros(())), bool(valid)
+
+    def smooth_ap(scores, is_pos, tau, sample_weight=None):
+        return evaluated(losses.SmoothAPLoss(1, queue_size=0, temperature=tau), scores, is_pos, sample_weight)
+
+    def recall(self, scores, is_pos, sample_weight=None):
+        loss = losses.RecallAtQuantileLoss(1, self.quantile, 0, self.temperature,
+                                           quantile_interpolation=self.quantile_interpolation)
+        return evaluated(loss, scores, is_pos, sample_weight)
+
+    losses.SmoothAPLoss._compute_smooth_ap = staticmethod(smooth_ap)
+    losses.RecallAtQuantileLoss._soft_recall_at_quantile = recall
+    for kind in (losses.SmoothAPLoss, losses.RecallAtQuantileLoss, losses.PAUCAtBudgetLoss):
+        kind._enqueue = lambda self, logits, targets: self._queue.enqueue(logits, targets)
+        kind._merge_with_queue = lambda self, logits, targets: self._queue.merge(logits, targets)[:2]
+
+
+class Results:
+    """A plugin of pytest: the outcome of each test."""
+
+    def __init__(self):
+        self.outcomes = {}
+
+    def pytest_runtest_logreport(self, report):
+        name = report.nodeid.rsplit("/", 1)[-1]
+        if report.failed:
+            self.outcomes[name] = "failed"
+        elif report.when == "call" or report.skipped:
+            self.outcomes.setdefault(name, report.outcome)
+
+
+def compare(outcomes, path):
+    """The number of differences from the file of expected failures."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split(None, 2) for line in file if line.strip() and not line.startswith("#")]
+    known = {test: kind for test, kind, _ in lines}
+    kinds, wrong = collections.Counter(), 0
+    for name, outcome in sorted(outcomes.items()):
+        listed = next((n for n in (name, name.split("[")[0]) if n in known), None)
+        if outcome == "failed" and listed is None:
+            print(f"a new failure: {name}")
+            wrong += 1
+        elif outcome == "failed":
+            kinds[known[listed]] += 1
+        elif listed is not None and outcome == "passed":
+            print(f"passes now, so change {path}: {name}")
+            wrong += 1
+    files = {name.split("::")[0] for name in outcomes}
+    for test in known:
+        if test.split("::")[0] in files and not any(test in (n, n.split("[")[0]) for n in outcomes):
+            print(f"there is no test {test}")
+            wrong += 1
+    print("expected failures:", ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none")
+    return wrong
+
+
+def random_sequence(seed):
+    """Both modules, and the batches of three calls, in f64."""
+    made = torch.Generator().manual_seed(seed)
+
+    def pick(*values):
+        return values[int(torch.randint(len(values), (), generator=made))]
+    name = pick("SmoothAPLoss", "RecallAtQuantileLoss", "PAUCAtBudgetLoss", "SigmoidFocalLoss", "SoftmaxFocalLoss")
+    classes, rows = pick(1, 2, 5), pick(4, 30, 90)
+    options = {"reduction": pick("mean", "sum", "none")}
+    if "Focal" in name:
+        classes = max(classes, 2)
+        options["gamma"] = pick(0.0, 1.0, 2.0, 2.5)
+        if name == "SoftmaxFocalLoss":
+            options.update(label_smoothing=pick(0.0, 0.1), alpha=pick(None, torch.rand(classes, generator=made)),
+                           reduction=pick("mean", "sum", "none", "mean_positive"))
+        else:
+            options["alpha"] = pick(-1, 0.0, 0.25)
+    else:
+        options.update(num_classes=classes, queue_size=pick(0, 20, 40, 100), temperature=pick(0.01, 0.1, 1.0))
+        if name == "RecallAtQuantileLoss":
+            options.update(quantile=pick(0.01, 0.3, 0.7), quantile_interpolation=pick(*losses._INTERPOLATIONS))
+        if name == "PAUCAtBudgetLoss":
+            choices = losses.PAUCAtBudgetLoss._choices
+            options.update({key: pick(*values) for key, values in choices.items()}, alpha=pick(0.0, 0.05, 1 / 3),
+                           beta=pick(0.5, 0.9), n_knots=pick(2, 5, 7))
+    batches = []
+    for _ in range(3):
+        logits = torch.randn(rows, classes, dtype=torch.float64, generator=made)
+        if name == "SigmoidFocalLoss":
+            targets = (torch.rand(rows, classes, generator=made) < 0.3).double()
+        else:
+            targets = torch.randint(max(classes, 2), (rows,), generator=made)
+            targets[torch.rand(rows, generator=made) < 0.1] = -100
+        shape = (rows, 1) if name == "SigmoidFocalLoss" else (rows,)
+        keywords = {"sample_weight": pick(None, torch.rand(shape, dtype=torch.float64, generator=made))}
+        if "Focal" not in name:
+            keywords["iid_mask"] = pick(None, torch.rand(rows, generator=made) < 0.7)
+        batches.append((logits, targets, keywords))
+    return name, options, batches
+
+
+def side_by_side(count, tolerance=1e-10):
+    """The number of sequences whose values, gradients or states differ."""
+    tally, apart = collections.Counter(), collections.Counter()
+    for seed in range(count):
+        name, options, batches = random_sequence(seed)
+        both = (getattr(losses, name)(**options), PACKAGE[name](**options))
+        tally[name] += 1
+        try:
+            for logits, targets, keywords in batches:
+                results = []
+                for module in both:
+                    x = logits.clone().requires_grad_()
+                    value = module(x, targets, **keywords)
+                    (value.nan_to_num().sum() + 0 * x.sum()).backward()  # The package may return a constant.
+                    results.append((value.detach(), x.grad))
+                torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance, equal_nan=True)
+            torch.testing.assert_close(dict(both[0].state_dict()), dict(both[1].state_dict()), rtol=0, atol=0)
+            both[0].load_state_dict(both[1].state_dict())
+            both[1].load_state_dict(both[0].state_dict())
+        except AssertionError as error:
+            apart[name] += 1
+            print(f"sequence {seed}: {name} {options}: {' '.join(str(error).split())[:300]}")
+    for name, number in sorted(tally.items()):
+        print(f"side by side, {name}: {apart[name]} of {number} sequences differ")
+    return sum(apart.values())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests")
+    parser.add_argument("--expect")
+    parser.add_argument("--calls", type=int, default=0)
+    options, others = parser.parse_known_args()
+    wrong = side_by_side(options.calls)
+    adapt()
+    losses.install()
+    results = Results()
+    expect = options.expect and os.path.abspath(options.expect)
+    os.chdir(options.tests)
+    pytest.main(["-q", "--tb=no", "--no-header", "--no-summary", "-p", "no:cacheprovider", *(others or ["."])],
+                plugins=[results])
+    tally = collections.Counter(results.outcomes.values())
+    print(f"{len(results.outcomes)} tests: " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(tally.items())))
+    if expect:
+        wrong += compare(results.outcomes, expect)
+    else:
+        wrong += tally["failed"]
+        print("\n".join(sorted(name for name, outcome in results.outcomes.items() if outcome == "failed")))
+    return wrong > 0 or not tally["passed"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
