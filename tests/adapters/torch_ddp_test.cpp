@@ -238,9 +238,9 @@ TEST_P(TorchDdpOfSeveral, ParametersMayBeUnusedOnSomeRanks) {
         Network used(1), unused(1);
         loss_of(used, batch(step)).backward();
         loss_of(unused, batch(step), false).backward();
-        expect_near(network.b1.grad(), used.b1.grad() * last / group.size());
-        expect_near(network.w1.grad(), used.w1.grad() * last / group.size());
-        expect_near(network.w2.grad(), unused.w2.grad());
+        torch_network::expect_near(network.b1.grad(), used.b1.grad() * last / group.size());
+        torch_network::expect_near(network.w1.grad(), used.w1.grad() * last / group.size());
+        torch_network::expect_near(network.w2.grad(), unused.w2.grad());
       }
       network.zero_grad(true);
       loss_of(model, batch(0), false).backward();
@@ -304,7 +304,8 @@ TEST_P(TorchDdp, AHookReplacesTheReduction) {
     libtorch::register_ddp_comm_hook(model, ddp::all_reduce_hook, ddp::fp16_compress_wrapper);
     (loss_of(model, part(batch(0), group)) * group.size()).backward();
     loss_of(expected, batch(0)).backward();
-    expect_near(network.w1.grad(), expected.w1.grad(), 4e-3);  // Gradients below 2, 11 bits each.
+    torch_network::expect_near(network.w1.grad(), expected.w1.grad(),
+                               4e-3);  // Gradients below 2, 11 bits each.
     EXPECT_FALSE(network.w1.grad().equal(expected.w1.grad()));
   });
 }
