@@ -48,7 +48,7 @@ def warn(text):
 class Loss(nn.Module):
     """Gathering, weights of rows, and warnings that are given once."""
 
-    def __init__(self, gather_distributed, grad_scale="mean", group=None):
+    def __init__(self, gather_distributed, grad_scale="sum", group=None):
         super().__init__()
         if grad_scale not in ("mean", "sum"):
             raise ValueError(f"grad_scale must be 'mean' or 'sum', got {grad_scale!r}")

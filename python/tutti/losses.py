@@ -2,8 +2,9 @@
 
 N rows of this rank, C classes. While a group of torch.distributed has several ranks, a loss is over the rows of all of
 them: each rank passes its own rows (their number may differ, and be 0) and gets the same loss. Its gradient is that of
-its own rows: add it over the ranks, or pass grad_scale="sum" under DDP, which averages. A call is then collective, and
-one that is refused on a rank raises on every rank. docs/pytorch.md has what differs from the package."""
+its own rows times the number of ranks, because DDP averages: so W ranks train as one process does. With
+grad_scale="mean" it is not multiplied, as in the package: add it over the ranks. A call is then collective, and one
+that is refused on a rank raises on every rank. docs/pytorch.md has what differs from the package."""
 import importlib
 import pkgutil
 
@@ -44,13 +45,13 @@ class RankingLoss(Loss):
     ignore_index: the target of padding. update_queue_in_eval: store rows in eval mode, too. gather_distributed: False
     for the rows of this rank alone. max_pool_size: a larger pool is sampled to this many rows; every class keeps some.
     Beyond the package: reference_compat False refuses targets outside of the classes and keeps ignored rows out of the
-    queue; grad_scale 'sum' multiplies the gradient by the number of ranks; group: another than the default one."""
+    queue; grad_scale 'mean' does not multiply the gradient by the number of ranks; group: not the default one."""
 
     _op = None
 
     def __init__(self, num_classes, queue_size=1024, temperature=0.01, reduction="mean", ignore_index=-100,
                  update_queue_in_eval=False, gather_distributed=None, max_pool_size=None, *, reference_compat=True,
-                 grad_scale="mean", group=None):
+                 grad_scale="sum", group=None):
         super().__init__(gather_distributed, grad_scale, group)
         for name, value, least in (("num_classes", num_classes, 1), ("queue_size", queue_size, 0),
                                    ("max_pool_size", max_pool_size, 1)):

@@ -48,7 +48,7 @@ class Ranks(unittest.TestCase):
                             results.append((value.detach(), each.detach(), valid, x.grad))
                         for got, expected in zip(results[0][:3], results[1][:3]):
                             torch.testing.assert_close(got, expected, **EXACT)
-                        torch.testing.assert_close(results[0][3], results[1][3][self.part(rank, size, 40)], **EXACT)
+                        torch.testing.assert_close(results[0][3], size * results[1][3][self.part(rank, size, 40)], **EXACT)
                     torch.testing.assert_close(loss.state_dict(), alone.state_dict(), **EXACT)
         self.on_ranks(body)
 
@@ -66,7 +66,7 @@ class Ranks(unittest.TestCase):
                     torch.testing.assert_close(got, expected, **EXACT)
                     got.sum().backward()
                     expected.sum().backward()
-                    torch.testing.assert_close(mine.grad, whole.grad[part], **EXACT)
+                    torch.testing.assert_close(mine.grad, size * whole.grad[part], **EXACT)
         self.on_ranks(body)
 
     def test_training_gives_the_parameters_of_one_process(self):
@@ -91,9 +91,9 @@ class Ranks(unittest.TestCase):
                 options = {} if make is losses.SoftmaxFocalLoss else {"queue_size": 60}
                 alone, summed, averaged = model(), model(), model()
                 train(alone, make(gather_distributed=False, **options), slice(None), False)
-                train(summed, make(**options), part, True)
+                train(summed, make(grad_scale="mean", **options), part, True)
                 parallel = torch.nn.parallel.DistributedDataParallel(averaged)
-                train(parallel, make(grad_scale="sum", **options), part, False)
+                train(parallel, make(**options), part, False)
                 for a, b, c in zip(*(m.parameters() for m in (alone, summed, averaged))):
                     torch.testing.assert_close(b, a, **EXACT)
                     torch.testing.assert_close(c, a, **EXACT)
