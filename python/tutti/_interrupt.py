@@ -1,5 +1,5 @@
 """Ctrl-C ends a call that waits. Python's handler of SIGINT runs between instructions of the main thread, and that
-thread may wait in a call for a peer that waits too. This process's groups are then aborted, so that the call returns."""
+thread may wait in a call for a peer that waits too. The groups of the process are then aborted, so it returns."""
 import os
 import signal
 import sys

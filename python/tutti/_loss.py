@@ -2,6 +2,7 @@
 import os
 import sys
 import warnings
+import zlib
 from typing import NamedTuple, Optional
 
 import torch
@@ -92,10 +93,22 @@ class Loss(nn.Module):
                 self._warn_once("weight", "sample_weight is entirely zero in this call, so it has no gradient.")
         return weight.to(dtype)
 
+    def _options(self):
+        """What has to be equal on all ranks, in words."""
+        return ", ".join(f"{name} {value}" for name, value in sorted(vars(self).items())
+                         if isinstance(value, (bool, int, float, str)) and not name.startswith("_")
+                         and name != "gather_distributed")
+
+    def _hash_of_queue(self):
+        return 0
+
     def _agreed(self, refused, rows, weight, seed=0):
         """The number of rows [N, ...] of every rank, and the seed of rank 0. Raises on every rank if one refuses its
-        arguments (`refused` is its error), or if some pass weights and others do not."""
-        mine = [-1 if refused else rows.size(0), weight is not None, seed]
+        arguments (`refused` is its error), or if ranks differ in options, in their queues, or in whether they pass
+        weights."""
+        options = self._options()
+        mine = [-1 if refused else rows.size(0), weight is not None, seed, zlib.crc32(options.encode()),
+                self._hash_of_queue()]
         mine = torch.tensor(mine, dtype=torch.int64, device=rows.device)
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
         dist.all_gather(every, mine, group=self.group)
@@ -105,7 +118,12 @@ class Loss(nn.Module):
         refusing = [rank for rank, (rows, *_) in enumerate(every) if rows < 0]
         if refusing:
             raise ValueError(f"tutti: the arguments of ranks {refusing} were refused there")
-        given = [rank for rank, (_, weighted, _) in enumerate(every) if weighted]
+        for what, column in ((f"options of {type(self).__name__}", 3), ("queues", 4)):
+            other = [rank for rank, each in enumerate(every) if each[column] != every[0][column]]
+            if other:
+                raise ValueError(f"tutti: the {what} of ranks 0 and {other[0]} differ; give all ranks the same options, "
+                                 f"and load the same state. This rank has: {options}")
+        given = [rank for rank, (_, weighted, *_) in enumerate(every) if weighted]
         if given and len(given) < len(every):
             raise ValueError(f"tutti: ranks {given} of {len(every)} pass sample_weight; all ranks do, or none")
         return [rows for rows, *_ in every], every[0][2]

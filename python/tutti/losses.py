@@ -69,6 +69,9 @@ class RankingLoss(Loss):
     def _own_arguments(self):
         return ()
 
+    def _hash_of_queue(self):  # Rows of all ranks, so their targets alone show a queue that only some have loaded.
+        return hash(tuple(self._q_targets.tolist())) if self.queue_size > 0 else 0
+
     def reset_queue(self):
         """Empties the queue."""
         self._queue.reset()

@@ -99,6 +99,23 @@ class Ranks(unittest.TestCase):
                     torch.testing.assert_close(c, a, **EXACT)
         self.on_ranks(body, backends=("tutti",))
 
+    def test_ranks_that_differ_are_refused_on_all(self):
+        def body(rank, size):
+            x, y, _, _ = rows_of(rank, 12)
+            with self.assertRaisesRegex((ValueError, dist.DistBackendError), "temperature"):
+                losses.SmoothAPLoss(C, temperature=0.1 * (1 + rank % 2))(x, y)
+            with self.assertRaisesRegex(ValueError, "options of SigmoidFocalLoss of ranks 0 and 1.*gamma"):
+                losses.SigmoidFocalLoss(gamma=1.0 + rank % 2)(x, torch.sigmoid(x))
+            loss = losses.SmoothAPLoss(C)
+            loss(x, y)
+            if rank == 1:
+                loss.reset_queue()
+            with self.assertRaisesRegex(ValueError, "queues of ranks 0 and 1 differ"):
+                loss(x, y)
+            loss.reset_queue()
+            loss(x, y)
+        self.on_ranks(body, sizes=(2, 3))
+
     def test_a_call_that_one_rank_refuses_is_an_error_everywhere(self):
         def body(rank, size):
             x, y, w, _ = rows_of(rank, 12)

@@ -1,4 +1,5 @@
-"""Builds the wheel, installs it in a new virtual environment, and uses it there from two processes by its entry point.
+"""Builds the wheel, installs it in a new virtual environment, and uses it there from two processes by its entry point,
+by the tests of the losses, and under Lightning where that is installed.
 
 usage: wheel_test.py [--build-dir DIR] [--wheel FILE] [--setup-arg ARG]... [--without-gloo]
 
@@ -124,12 +125,13 @@ def build(options, folder):
 
 
 def install(wheel, folder):
-    """A virtual environment with the wheel and, through a path, this Python's torch. Returns its Python."""
+    """A virtual environment with the wheel and, through a path, this Python's packages. Returns its Python."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = os.path.join(folder, "bin", "python")
     packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip()
     of_torch = pathlib.Path(importlib.util.find_spec("torch").origin).parents[1]
-    pathlib.Path(packages, "torch_of_the_building_python.pth").write_text(f"{of_torch}\n", encoding="utf-8")
+    pathlib.Path(packages, "packages_of_the_building_python.pth").write_text(
+        f"{of_torch}\n{sysconfig.get_path('platlib')}\n", encoding="utf-8")
     run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", wheel)
     return python
 
@@ -210,6 +212,12 @@ def main():
             check_ranks(python, "torch", "gloo", folder, refusal, TORCH_USE_RTLD_GLOBAL="1")
             check_ranks(python, "tutti", "gloo", folder, TORCH_USE_RTLD_GLOBAL="1")
             print("passed: torch's libraries are global", flush=True)
+        for test in ("losses_test.py", "lightning_test.py"):
+            done = subprocess.run([python, "-W", "ignore", "-B", ROOT / "tests" / "torch" / test], cwd=folder,
+                                  env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  check=False)
+            assert done.returncode in (0, SKIPPED), done.stdout[-6000:]
+            print("skipped:" if done.returncode else "passed:", test, flush=True)
         run(python, "-W", "ignore", "-c", REFUSED, env=environment(), cwd=folder)
         print("passed: another minor version of torch is refused", flush=True)
     return 0
