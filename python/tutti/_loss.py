@@ -121,7 +121,7 @@ class Loss(nn.Module):
         for what, column in ((f"options of {type(self).__name__}", 3), ("queues", 4)):
             other = [rank for rank, each in enumerate(every) if each[column] != every[0][column]]
             if other:
-                raise ValueError(f"tutti: the {what} of ranks 0 and {other[0]} differ; give all ranks the same options, "
+                raise ValueError(f"tutti: the {what} of ranks 0 and {other[0]} differ; give all ranks equal options, "
                                  f"and load the same state. This rank has: {options}")
         given = [rank for rank, (_, weighted, *_) in enumerate(every) if weighted]
         if given and len(given) < len(every):
