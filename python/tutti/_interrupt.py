@@ -21,15 +21,21 @@ def _place():
 
 def _watch(read_end):
     while True:
-        if signal.SIGINT not in os.read(read_end, 4096):
+        # A handler of the program may let the call go on. Python's own raises KeyboardInterrupt.
+        if (signal.SIGINT not in os.read(read_end, 4096)
+                or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
             continue
         before = _place()
         time.sleep(PATIENCE)
-        if before is not None and _place() == before:  # No instruction has run, so no handler either.
-            for group in list(dist.distributed_c10d._world.pg_map):
+        if before is None or _place() != before:
+            continue
+        for group in list(dist.distributed_c10d._world.pg_map):
+            try:
                 backend = group._get_backend(torch.device("cpu"))
-                if backend.name() == "tutti":
-                    backend.abort()
+            except RuntimeError:  # A group of other devices.
+                continue
+            if backend.name() == "tutti":
+                backend.abort()
 
 
 def watch():

@@ -1,4 +1,5 @@
 """What the modules of tutti.losses share: gradients of terms, gathering, weights of rows, and the queue."""
+import inspect
 import os
 import sys
 import warnings
@@ -95,21 +96,25 @@ class Loss(nn.Module):
 
     def _options(self):
         """What has to be equal on all ranks, in words."""
-        return ", ".join(f"{name} {value}" for name, value in sorted(vars(self).items())
-                         if isinstance(value, (bool, int, float, str)) and not name.startswith("_")
-                         and name != "gather_distributed")
+        names = {name for kind in type(self).__mro__ if issubclass(kind, Loss) and "__init__" in vars(kind)
+                 for name in inspect.signature(kind.__init__).parameters} - {"gather_distributed", "group"}
+        values = {name: getattr(self, name) for name in sorted(names) if hasattr(self, name)}
+        return ", ".join(f"{name} {value.tolist() if isinstance(value, torch.Tensor) else value}"
+                         for name, value in values.items())
 
     def _hash_of_queue(self):
         return 0
 
-    def _agreed(self, refused, rows, weight, seed=0):
-        """The number of rows [N, ...] of every rank, and the seed of rank 0. Raises on every rank if one refuses its
-        arguments (`refused` is its error), or if ranks differ in options, in their queues, or in whether they pass
-        weights."""
+    def _agreed(self, refused, tensors, weight, seed=0):
+        """The number of rows of `tensors`, each [N, ...], of every rank, and the seed of rank 0. Raises on every rank
+        if one refuses its arguments (`refused` is its error), or if ranks differ in options, in shapes and dtypes, in
+        their queues, or in whether they pass weights."""
         options = self._options()
-        mine = [-1 if refused else rows.size(0), weight is not None, seed, zlib.crc32(options.encode()),
+        if not refused:
+            options += "; rows " + ", ".join(f"{list(t.shape[1:])} {t.dtype}" for t in tensors)
+        mine = [-1 if refused else tensors[0].size(0), weight is not None, seed, zlib.crc32(options.encode()),
                 self._hash_of_queue()]
-        mine = torch.tensor(mine, dtype=torch.int64, device=rows.device)
+        mine = torch.tensor(mine, dtype=torch.int64, device=tensors[0].device)
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
         dist.all_gather(every, mine, group=self.group)
         every = torch.stack(every).tolist()
@@ -118,7 +123,7 @@ class Loss(nn.Module):
         refusing = [rank for rank, (rows, *_) in enumerate(every) if rows < 0]
         if refusing:
             raise ValueError(f"tutti: the arguments of ranks {refusing} were refused there")
-        for what, column in ((f"options of {type(self).__name__}", 3), ("queues", 4)):
+        for what, column in ((f"options or rows of {type(self).__name__}", 3), ("queues", 4)):
             other = [rank for rank, each in enumerate(every) if each[column] != every[0][column]]
             if other:
                 raise ValueError(f"tutti: the {what} of ranks 0 and {other[0]} differ; give all ranks equal options, "

@@ -91,6 +91,9 @@ class RankingLoss(Loss):
             if rows is not None and (rows.ndim != 1 or rows.size(0) != logits.size(0)):
                 raise ValueError(f"{name} must be [N] like the {logits.size(0)} rows of logits, got "
                                  f"{tuple(rows.shape)}")
+        if self.num_classes == 1 and targets.is_floating_point():  # What is not 0 is positive.
+            targets = torch.where(targets == self.ignore_index, targets, (targets != 0).to(targets))
+        targets = targets.to(torch.int64)  # Which holds the ignore_index of free slots.
         weight = self._checked_weight(sample_weight, logits, "logits", (logits.size(0),), logits.dtype)
         iid = torch.ones_like(targets, dtype=torch.bool) if iid_mask is None else iid_mask.detach().bool()
         return Rows(logits.detach(), targets.detach(), iid, weight)
@@ -115,7 +118,7 @@ class RankingLoss(Loss):
         seed = 0 if self.max_pool_size is None else int(torch.randint(2 ** 62, ()))
         start, group = 0, ""
         if self._should_gather():
-            lengths, seed = self._agreed(refused, logits, sample_weight, seed)
+            lengths, seed = self._agreed(refused, (logits,), sample_weight, seed)
             if self.queue_size == 0 and self.max_pool_size is None and dist.get_backend(self.group) == "tutti":
                 group = (self.group or dist.group.WORLD).group_name  # The loss itself gathers, and shares the work.
             else:
@@ -242,38 +245,53 @@ class PAUCAtBudgetLoss(RankingLoss):
         return result if len(result) > 1 else out
 
 
+def _wide(dtype):
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
 class _FocalLoss(Loss):
-    def _over_ranks(self, inputs, targets, sample_weight, shape):
-        """What all ranks pass, and the first row of this rank. `shape` of the weights; None: they broadcast."""
+    _op_of_elements = False  # Targets and weights of elements, not of rows.
+
+    def _over_ranks(self, inputs, targets, sample_weight):
+        """What all ranks pass, and the first row of this rank."""
         refused = weight = None
-        name = "inputs" if shape is None else "targets"
+        gathers = self._should_gather()
         try:
-            weight = self._checked_weight(sample_weight, inputs if shape is None else targets, name, shape,
-                                          inputs.dtype)
+            expected = inputs.shape
+            if not self._op_of_elements:
+                expected = inputs.shape[:1] + inputs.shape[2:] if inputs.ndim > 1 else ()
+            if targets.shape != expected:
+                raise ValueError(f"targets must be {tuple(expected)} for inputs {tuple(inputs.shape)}; they are "
+                                 f"{tuple(targets.shape)}")
+            if gathers and inputs.ndim == 0:
+                raise ValueError("inputs of several ranks must have a dimension of rows")
+            of = (inputs, "inputs", None) if self._op_of_elements else (targets, "targets", targets.shape)
+            weight = self._checked_weight(sample_weight, *of, _wide(inputs.dtype))
         except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
             refused = error
-        rows, start = (inputs.detach(), targets.detach(), weight), 0
-        if self._should_gather():
-            lengths, _ = self._agreed(refused, inputs, sample_weight)
-            rows, start = self._gathered(rows, lengths)
-        elif refused:
+        if gathers:
+            lengths, _ = self._agreed(refused, (inputs, targets), sample_weight)
+            rows, start = self._gathered((inputs.detach(), targets.detach(), weight), lengths)
+            return (*rows, start)
+        if refused:
             raise refused
-        return (*rows, start)
+        return inputs.detach(), targets.detach(), weight, 0
 
     def _terms(self, inputs, op, of, start, x, targets, *options):
         each, grad = (t.to(inputs.device) for t in op(*on_host(x, targets), *options))
         return Terms.apply(inputs, each, self._scaled(grad), of, start)
 
     def _reduced(self, loss, counted, weight):
-        """`counted`: the terms of the divisor of a mean."""
+        """`counted`: the terms of the divisor of a mean. Sums of half floats are computed in f32."""
+        dtype, loss = loss.dtype, loss.to(_wide(loss.dtype))
         if weight is not None:
             loss = loss * weight
-        if self.reduction == "none":
-            return loss
-        if self.reduction == "sum":
-            return loss.sum()
-        mass = (counted if weight is None else counted * weight).sum()
-        return loss.sum() / torch.where(mass > 0, mass, 1)
+        if self.reduction in ("mean", "mean_positive"):
+            mass = (counted if weight is None else counted * weight).sum()
+            loss = loss.sum() / torch.where(mass > 0, mass, 1)
+        elif self.reduction == "sum":
+            loss = loss.sum()
+        return loss.to(dtype)
 
     def _check_reduction(self):
         if self.reduction not in self.SUPPORTED_REDUCTIONS:
@@ -285,6 +303,7 @@ class SigmoidFocalLoss(_FocalLoss):
     """The focal loss of one binary decision per logit (docs/losses.md). alpha: the weight of positives, 0 to 1, or -1
     for none. reduction: 'none', 'mean' or 'sum'. grad_scale, group: as those of the ranking losses."""
 
+    _op_of_elements = True
     SUPPORTED_REDUCTIONS = ("none", "mean", "sum")
 
     def __init__(self, alpha=0.25, gamma=2.0, reduction="mean", gather_distributed=None, **options):
@@ -297,11 +316,11 @@ class SigmoidFocalLoss(_FocalLoss):
         """inputs: any shape; targets: the same, 0 to 1; sample_weight: broadcasts to it, its dimension 0 is that of
         the inputs. Returns a scalar, or with reduction 'none' the loss of each element, of all ranks."""
         self._check_reduction()
-        x, all_targets, weight, start = self._over_ranks(inputs, targets, sample_weight, None)
+        x, all_targets, weight, start = self._over_ranks(inputs, targets, sample_weight)
         loss = self._terms(inputs, _ops.sigmoid_focal.default, "element", start, x, all_targets, self.alpha, self.gamma)
         if weight is None and self.reduction == "mean":
             return loss.mean()
-        return self._reduced(loss, torch.ones_like(loss), weight)
+        return self._reduced(loss, torch.ones_like(loss, dtype=torch.int64), weight)
 
 
 class SoftmaxFocalLoss(_FocalLoss):
@@ -326,7 +345,7 @@ class SoftmaxFocalLoss(_FocalLoss):
         """inputs: [N, C, *]; targets: [N, *], classes or ignore_index; sample_weight: like the targets. Returns a
         scalar, or with reduction 'none' the loss of each row, of all ranks."""
         self._check_reduction()
-        x, y, weight, start = self._over_ranks(inputs, targets, sample_weight, targets.shape)
+        x, y, weight, start = self._over_ranks(inputs, targets, sample_weight)
         loss = self._terms(inputs, _ops.softmax_focal.default, "row", start, x, y,
                            None if self.alpha is None else self.alpha.cpu(), self.gamma, self.label_smoothing,
                            self.ignore_index)

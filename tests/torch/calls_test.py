@@ -55,6 +55,11 @@ def run_ranks(size, body, timeout=30, group_timeout=20, backend="tutti"):
             raise AssertionError("\n".join(failures))
 
 
+def sum_of(data):
+    dist.all_reduce(data)
+    return data
+
+
 def values(rank, count, dtype, step=1):
     """Small integers that differ between ranks."""
     return (torch.arange(count) * step % 5 + rank + 1).to(dtype)
@@ -344,6 +349,16 @@ class Errors(unittest.TestCase):
                 assert time.monotonic() - start < 10, "the timeout of the group is 20 s"
                 return
             raise AssertionError("no KeyboardInterrupt")
+        run_ranks(2, body)
+
+    def test_an_interrupt_that_the_program_handles_breaks_nothing(self):
+        def body(rank, size):
+            heard = []
+            signal.signal(signal.SIGINT, lambda *_: heard.append(rank))
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(1.5)
+            equal(sum_of(torch.ones(2)), torch.full((2,), float(size)))
+            assert heard == [rank]
         run_ranks(2, body)
 
     def test_a_late_rank_is_a_timeout(self):

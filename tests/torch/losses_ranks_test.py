@@ -104,8 +104,13 @@ class Ranks(unittest.TestCase):
             x, y, _, _ = rows_of(rank, 12)
             with self.assertRaisesRegex((ValueError, dist.DistBackendError), "temperature"):
                 losses.SmoothAPLoss(C, temperature=0.1 * (1 + rank % 2))(x, y)
-            with self.assertRaisesRegex(ValueError, "options of SigmoidFocalLoss of ranks 0 and 1.*gamma"):
+            with self.assertRaisesRegex(ValueError, "options or rows of SigmoidFocalLoss of ranks 0 and 1.*gamma"):
                 losses.SigmoidFocalLoss(gamma=1.0 + rank % 2)(x, torch.sigmoid(x))
+            focal = losses.SoftmaxFocalLoss()
+            for bad in ((x, y[1:]), (x.double() if x.dtype == torch.float32 else x.float(), y), (x[:, 1:], y)):
+                with self.assertRaises((ValueError, dist.DistBackendError)):
+                    focal(*(bad if rank == 1 else (x, y)))
+            focal(x, y)
             loss = losses.SmoothAPLoss(C)
             loss(x, y)
             if rank == 1:

@@ -120,6 +120,23 @@ class Values(unittest.TestCase):
             gradients = (torch.autograd.grad(v, i)[0].double() for v, i in ((got, x), (expected, exact)))
             torch.testing.assert_close(*gradients, rtol=0, atol=tolerance)
 
+    def test_targets_of_any_type_are_classes(self):
+        x, y = torch.randn(20, 1), (torch.arange(20) % 3 == 0).long()
+        for make in (losses.SmoothAPLoss, losses.RecallAtQuantileLoss):
+            expected = make(1, queue_size=32)(x, y)
+            for targets in (y.bool(), y.to(torch.uint8), y.int(), y.float(), y * 0.5):
+                self.assertEqual(make(1, queue_size=32)(x, targets), expected, targets.dtype)
+
+    def test_sums_of_half_floats_do_not_overflow(self):
+        x, y = torch.randn(70_000, 4), torch.arange(70_000) % 4
+        weight = torch.full((70_000,), 1e5)
+        for loss in (losses.SoftmaxFocalLoss(), losses.SoftmaxFocalLoss(reduction="mean_positive")):
+            half = x.half().requires_grad_()
+            value = loss(half, y, sample_weight=weight)
+            torch.testing.assert_close(value.float(), loss(x, y, sample_weight=weight), rtol=2e-3, atol=0)
+            value.backward()
+            self.assertGreater(half.grad.abs().sum(), 0)
+
     def test_the_queue_keeps_rows_and_their_weights(self):
         for formula, make in RANKING:
             loss = make(queue_size=50, reduction="none")
