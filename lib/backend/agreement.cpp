@@ -47,6 +47,10 @@ std::string key(std::string_view what, int rank) {
   return fmt::format("{}/{}", what, rank);
 }
 
+[[noreturn]] void throw_silent() {
+  throw Error(Errc::timeout, "the store does not answer");
+}
+
 std::string key_of_abandoned(std::uint64_t call) {
   return fmt::format("abandoned/{}", call);
 }
@@ -275,7 +279,9 @@ void Agreement::publish_status(const Status& mine) noexcept {
 
 void Agreement::refuse(const Refusal& refusal) noexcept {
   try {
-    if (!answers()) return;
+    // Each question to a silent store takes half a second; a short silence ends meanwhile.
+    for (int question = 1; !answers(); ++question)
+      if (question == 4) return;
     if (!refusal.entered) count_abandoned(refusal.call, true);
     const auto number = store_->add("refusals", 1);
     store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));
@@ -316,6 +322,7 @@ const Refusal* Agreement::refusal_of(std::uint64_t call) const noexcept {
 }
 
 void Agreement::abandon(std::uint64_t call) {
+  if (!answers()) throw_silent();
   count_abandoned(call, false);
 }
 
@@ -335,7 +342,9 @@ std::vector<int> Agreement::await_abandoned(std::uint64_t call, std::span<const 
   // W ranks do this at the same time, so none reads a key of each rank.
   for (auto pause = longest_pause_of_polls / 32;;
        pause = std::min(2 * pause, longest_pause_of_polls)) {
-    const auto count = peek(*store_, key_of_abandoned(call)).value_or(to_bytes("0"));
+    bool is_answer = true;
+    const auto count = peek(*store_, key_of_abandoned(call), is_answer).value_or(to_bytes("0"));
+    if (!is_answer) throw_silent();
     if (std::stoll(to_text(count)) >= std::ssize(ranks)) break;
     if (limit.expired())
       throw Error(Errc::timeout, fmt::format("{} of {} ranks have left the refused call",
@@ -347,9 +356,12 @@ std::vector<int> Agreement::await_abandoned(std::uint64_t call, std::span<const 
   for (const int r : ranks) {
     const int word = r / ranks_of_word;
     const auto [found, is_new] = words.try_emplace(word);
-    if (is_new)
-      if (const auto bits = peek(*store_, key_of_refused(call, word)))
-        found->second = std::stoll(to_text(*bits));
+    if (is_new) {
+      bool is_answer = true;
+      const auto bits = peek(*store_, key_of_refused(call, word), is_answer);
+      if (!is_answer) throw_silent();
+      if (bits) found->second = std::stoll(to_text(*bits));
+    }
     if ((found->second >> r % ranks_of_word & 1) == 0) abandoned.push_back(r);
   }
   if (std::ranges::find(abandoned, rank_) == abandoned.end()) abandoned.clear();

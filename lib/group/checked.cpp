@@ -110,16 +110,16 @@ class Checked final : public HostBackend {
     for (const auto& op : ops)
       if (is_point_to_point(op.kind)) pairs.push_back(op);
     std::vector<Record> records;
-    if (!matches_by_itself_ && !pairs.empty()) await_store(pairs, call);
+    posted.reserve(1);
+    Call now = call;
+    now.blocking = false;
+    now.deadline = call.limit();
+    if (!matches_by_itself_ && !pairs.empty()) await_store(pairs, now);
     for (const auto& op : pairs) {
       if (matches_by_itself_) break;
       records.push_back(Record::of({&op, 1}, paired(op, call)));
       publish_pair(op, records.back());
     }
-    posted.reserve(1);
-    Call now = call;
-    now.blocking = false;
-    now.deadline = call.limit();
     // run() launches the collectives under the call's number, so the messages take it only when
     // there are no collectives.
     now.in_order = call.in_order && pairs.size() == ops.size();

@@ -73,14 +73,12 @@ void GroupKeys::set_made() noexcept {
   if (whole_ != nullptr) return whole_->set_made();
   made_ = true;
   try {
-    const std::lock_guard lock(mutex_);
     write_list(true);
   } catch (...) {  // If this rank dies, its keys may stay.
   }
 }
 
 void GroupKeys::set_failed() {
-  const std::lock_guard lock(mutex_);
   write_list(true);
 }
 
@@ -93,9 +91,12 @@ void GroupKeys::erase_listed(const std::shared_ptr<Store>& base, const std::stri
 
 void GroupKeys::write_list(bool in_use) {
   Writer out;
-  out.u64(in_use ? 1 : 0);
-  out.u64(keys_.size());
-  for (const auto& key : keys_) out.text(key);
+  {
+    const std::lock_guard lock(mutex_);
+    out.u64(in_use ? 1 : 0);
+    out.u64(keys_.size());
+    for (const auto& key : keys_) out.text(key);
+  }
   base_->set(key_of_list(rank_), out.bytes());
 }
 

@@ -209,7 +209,7 @@ std::vector<std::vector<double>> weighted_quantiles_of(std::span<const WeightedQ
     wanted = true;
     // Sums of doubles differ in their last bits between splits, the unit does not: the factor puts
     // the places where it doubles between sums that are likely. The sum of all is below 2^52 units,
-    // so that products with it are those of exact numbers.
+    // which doubles hold.
     int exponent = 0;
     const double fraction = std::frexp(lists[i].mass, &exponent);
     const int unit = exponent + std::ilogb(fraction * (1 + std::ldexp(1, -20))) - 50;
@@ -223,7 +223,10 @@ std::vector<std::vector<double>> weighted_quantiles_of(std::span<const WeightedQ
   for (std::size_t i = 0; i < lists.size(); ++i) {
     selects[i] = {.scores = lists[i].scores, .copies = copies[i]};
     for (const double q : lists[i].q) {
-      const auto least = static_cast<std::int64_t>(std::ceil(q * static_cast<double>(totals[i])));
+      // A share such as 1 - 0.42 and weights such as 0.1 are rounded, which must not exclude a row
+      // whose sum is the share.
+      const auto total = static_cast<double>(totals[i]);
+      const auto least = static_cast<std::int64_t>(std::ceil(q * total - std::ldexp(total, -32)));
       selects[i].indices.push_back(std::clamp<std::int64_t>(least, 1, totals[i]) - 1);
     }
   }

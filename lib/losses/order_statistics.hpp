@@ -64,7 +64,7 @@ struct WeightedQuantiles {
   std::vector<double> q{};
 };
 /// Returns for each q the lowest score at which the sum of the weights, from the lowest score on,
-/// is at least q times the sum of all. Weights are rounded to multiples of 2^-50 or less of
+/// is at least q - 2^-32 times the sum of all. Weights are rounded to multiples of 2^-50 or less of
 /// the sum, whose sums do not depend on their order. Calls add_up once more than
 /// order_statistics().
 std::vector<std::vector<double>> weighted_quantiles_of(std::span<const WeightedQuantiles> lists,

@@ -132,8 +132,8 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
                 reference_weights[c]};
     if (iqr) lists[c].q.insert(lists[c].q.end(), {0.75, 0.25});
     if (pairwise) continue;
-    const auto knots =
-        pool.in_float() ? complements_of_knots<float>(o) : complements_of_knots<double>(o);
+    const auto knots = pool.in_float() && !by_weight ? complements_of_knots<float>(o)
+                                                     : complements_of_knots<double>(o);
     lists[c].q.insert(lists[c].q.end(), knots.begin(), knots.end());
   }
   const auto add_up = [&](auto numbers) { pool.add_up(numbers); };

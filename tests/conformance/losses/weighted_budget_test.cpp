@@ -180,6 +180,21 @@ TEST(WeightedBudgetAlone, WithoutWeightOfTheReferenceAClassIsNotValid) {
             std::vector{ClassStatus::valid});
 }
 
+// The levels of the knots are rounded to the scores' dtype where rows are counted, as in torch.
+TEST(WeightedBudgetAlone, KnotsOfFloatScoresAreThoseOfDoubles) {
+  PoolRows rows;
+  for (int i = 0; i < 1001; ++i) {
+    rows.logits.push_back(i);
+    rows.targets.push_back(i == 985 ? 1 : 0);
+    rows.iid.push_back(1);
+  }
+  rows.weights.emplace(rows.targets.size(), 1.0);
+  losses::PAucAtBudget in_float({.beta = 0.1, .knots = 11, .budget = Budget::weight});
+  losses::PAucAtBudget in_double({.beta = 0.1, .knots = 11, .budget = Budget::weight});
+  const auto want = call_pool(in_double, nullptr, rows);
+  EXPECT_NEAR(call_pool(in_float, nullptr, rows, true).loss, want.loss, 1e-6);
+}
+
 TEST(WeightedBudgetAlone, AnInterpolationIsRefused) {
   for (const auto how : {losses::Interpolation::linear, losses::Interpolation::nearest}) {
     expect_error(

@@ -38,7 +38,7 @@ TEST(GroupKeys, OfALostRankAreErasedOnce) {
       for (int i = 0; i < keys_of_rank; ++i) rank.set(key(i, r), "");
       if (r != lost) rank.lose(lost);
     }
-    // Its process has died, so it leaves no list.
+    // Its process has died, so it does not leave.
     const auto dead = std::move(ranks[lost]);
     ranks.clear();
     EXPECT_LE(store->erased, (2 * keys_of_rank + 2) * size);

@@ -142,6 +142,20 @@ TEST(WeightedQuantiles, OfEqualWeightsCountRows) {
   }
 }
 
+TEST(WeightedQuantiles, ATieIsOneForEveryUnitOfTheWeights) {
+  const std::vector<double> scores{1, 2, 3, 4};
+  for (const double unit : {0.1, 1.0, 1.0 / 3, 1e-7}) {
+    const std::vector<double> weights{unit, 2 * unit, 3 * unit, 4 * unit};
+    const WeightedQuantiles list{scores, weights, 10 * unit, {0.1, 0.3, 0.6, 1}};
+    EXPECT_EQ(weighted_quantiles_of({&list, 1}, false, [](auto) {})[0], scores) << unit;
+  }
+  std::vector<double> many;
+  for (int i = 1; i <= 50; ++i) many.push_back(i);
+  const std::vector<double> ones(50, 1);
+  const WeightedQuantiles list{many, ones, 50, {1 - 0.42}};  // Above 0.58 by its rounding.
+  EXPECT_EQ(weighted_quantiles_of({&list, 1}, false, [](auto) {})[0][0], 29);
+}
+
 TEST(WeightedQuantiles, OfTheLargestAndTheSmallestNumbers) {
   const std::vector<double> scores{1, 2, 3, 4};
   for (const double weight :
