@@ -279,9 +279,7 @@ void Agreement::publish_status(const Status& mine) noexcept {
 
 void Agreement::refuse(const Refusal& refusal) noexcept {
   try {
-    // Each question to a silent store takes half a second; a short silence ends meanwhile.
-    for (int question = 1; !answers(); ++question)
-      if (question == 4) return;
+    if (!answers()) return;
     if (!refusal.entered) count_abandoned(refusal.call, true);
     const auto number = store_->add("refusals", 1);
     store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));

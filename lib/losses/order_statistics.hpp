@@ -13,7 +13,7 @@ namespace tutti::internal::losses {
 struct Select {
   std::span<const double> scores;       ///< This rank's part, finite, in any order.
   std::vector<std::int64_t> indices{};  ///< Positions in the sorted whole list, from 0.
-  /// How often each score is in the list, 0 or more; the total is below 2^63. Empty: once.
+  /// Copies of each score in the list, 0 or more, fewer than 2^63 in all; empty: one of each.
   std::span<const std::int64_t> copies{};
 };
 

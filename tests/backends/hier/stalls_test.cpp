@@ -92,6 +92,14 @@ class Lines {
   std::string text_;
 };
 
+/// Stops this process. The others lose it meanwhile, and its next call finds that.
+void stop_until_lost(ProcessGroup& group) {
+  ::raise(SIGSTOP);
+  expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
+    for (;;) group.barrier();
+  });
+}
+
 TEST_P(Stalls, ARankThatStopsForGoodIsNamedByAllSurvivorsInTime) {
   struct Case {
     Wait what;
@@ -138,10 +146,7 @@ TEST_P(Stalls, InCheckedModeAStoppedRankIsNamedToo) {
     auto group = ProcessGroup::create(options);
     group.barrier();
     if (rank.last()) {
-      ::raise(SIGSTOP);
-      expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
-        for (;;) group.barrier();
-      });
+      stop_until_lost(group);
       return std::string();
     }
     wait_until_stopped(rank.process(3));
@@ -238,10 +243,7 @@ TEST_P(Stalls, AStoppedHostOfTheStoreEndsTheCallsInTime) {
     auto group = ProcessGroup::create(options_of(rank, "host"));
     group.barrier();
     if (rank.rank() == 0) {
-      ::raise(SIGSTOP);
-      expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
-        for (;;) group.barrier();
-      });
+      stop_until_lost(group);
       return std::string();
     }
     wait_until_stopped(host);
@@ -270,10 +272,7 @@ TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatWait) {
     if (rank.rank() == 0) {
       for (const int r : {1, 2})
         (void)options.store->get(fmt::format("host/0/check/1/{}", r), Deadline::after(20s));
-      ::raise(SIGSTOP);
-      expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
-        for (;;) group.barrier();
-      });
+      stop_until_lost(group);
       return std::string();
     }
     const auto start = Clock::now();
@@ -299,10 +298,7 @@ TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatBegin) {
       auto group = ProcessGroup::create(options);
       group.barrier();
       if (rank.rank() == 0) {
-        ::raise(SIGSTOP);
-        expect_error({Errc::peer_lost, Errc::aborted}, {""}, [&] {
-          for (;;) group.barrier();
-        });
+        stop_until_lost(group);
         return std::string();
       }
       wait_until_stopped(host);
