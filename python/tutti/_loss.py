@@ -1,4 +1,5 @@
 """What the modules of tutti.losses share: gradients of terms, gathering, weights of rows, and the queue."""
+import copy
 import inspect
 import os
 import sys
@@ -57,6 +58,12 @@ class Loss(nn.Module):
         self.gather_distributed, self.grad_scale, self.group = gather_distributed, grad_scale, group
         self._warned = set()
 
+    def __deepcopy__(self, memo):
+        memo[id(self.group)] = self.group  # Groups cannot be copied; the copy has the same one.
+        memo[id(self)] = made = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(self.__dict__, memo))
+        return made
+
     def _warn_once(self, kind, text):
         if kind not in self._warned:
             self._warned.add(kind)
@@ -105,15 +112,16 @@ class Loss(nn.Module):
     def _hash_of_queue(self):
         return 0
 
-    def _agreed(self, refused, tensors, weight, seed=0):
-        """The number of rows of `tensors`, each [N, ...], of every rank, and the seed of rank 0. Raises on every rank
-        if one refuses its arguments (`refused` is its error), or if ranks differ in options, in shapes and dtypes, in
-        their queues, or in whether they pass weights."""
+    @torch.compiler.disable  # Its errors depend on what other ranks pass.
+    def _agreed(self, refused, tensors, weight, seed=0, counted=0):
+        """The number of rows of `tensors`, each [N, ...], of every rank, the seed of rank 0, and the sum of `counted`
+        over the ranks. Raises on every rank if one refuses its arguments (`refused` is its error), or if ranks differ in
+        options, in shapes and dtypes, in their queues, or in whether they pass weights."""
         options = self._options()
         if not refused:
             options += "; rows " + ", ".join(f"{list(t.shape[1:])} {t.dtype}" for t in tensors)
         mine = [-1 if refused else tensors[0].size(0), weight is not None, seed, zlib.crc32(options.encode()),
-                self._hash_of_queue()]
+                self._hash_of_queue(), int(counted)]
         mine = torch.tensor(mine, dtype=torch.int64, device=tensors[0].device)
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
         dist.all_gather(every, mine, group=self.group)
@@ -131,7 +139,7 @@ class Loss(nn.Module):
         given = [rank for rank, (_, weighted, *_) in enumerate(every) if weighted]
         if given and len(given) < len(every):
             raise ValueError(f"tutti: ranks {given} of {len(every)} pass sample_weight; all ranks do, or none")
-        return [rows for rows, *_ in every], every[0][2]
+        return [rows for rows, *_ in every], every[0][2], sum(each[5] for each in every)
 
     def _gathered(self, tensors, lengths):
         """The rows of all ranks for each tensor [N, ...], and the number of the first one of this rank."""

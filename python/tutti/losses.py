@@ -98,7 +98,8 @@ class RankingLoss(Loss):
         iid = torch.ones_like(targets, dtype=torch.bool) if iid_mask is None else iid_mask.detach().bool()
         return Rows(logits.detach(), targets.detach(), iid, weight)
 
-    def _warn_about(self, targets):
+    @torch.compiler.disable
+    def _warn_about(self, targets, status):
         counted = targets[targets != self.ignore_index]
         if self.num_classes == 1:
             odd = counted[(counted != 0) & (counted != 1)]
@@ -107,6 +108,9 @@ class RankingLoss(Loss):
         if self.max_pool_size is not None and counted.numel() > self.max_pool_size:
             self._warn_once("sample", f"the pool has {counted.numel()} rows, more than max_pool_size="
                             f"{self.max_pool_size}, so the loss is that of a sample.")
+        if bool((status == _NO_SPREAD).any()):
+            self._warn_once("spread", "the dispersion of the scores of a class is near-zero, so the class is not valid;"
+                            " a larger queue_size or other rows may spread them.")
 
     def _evaluate(self, logits, targets, iid_mask, sample_weight):
         """The loss, the loss and the validity of each class, and the diagnostics [C, 5]."""
@@ -116,9 +120,10 @@ class RankingLoss(Loss):
         except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
             refused = error
         seed = 0 if self.max_pool_size is None else int(torch.randint(2 ** 62, ()))
-        start, group = 0, ""
+        start, group, counted = 0, "", 0
         if self._should_gather():
-            lengths, seed = self._agreed(refused, (logits,), sample_weight, seed)
+            counted = 0 if refused else (rows.targets != self.ignore_index).sum()
+            lengths, seed, counted = self._agreed(refused, (logits,), sample_weight, seed, counted)
             if self.queue_size == 0 and self.max_pool_size is None and dist.get_backend(self.group) == "tutti":
                 group = (self.group or dist.group.WORLD).group_name  # The loss itself gathers, and shares the work.
             else:
@@ -130,23 +135,19 @@ class RankingLoss(Loss):
         live = None
         if self.queue_size > 0:
             live = torch.arange(pool.targets.size(0), device=pool.targets.device) < rows.targets.size(0)
-        compiling = torch.compiler.is_compiling()
-        if not compiling:
-            self._warn_about(pool.targets)
         each, status, grad, diagnostics = (t.to(logits.device) for t in self._op(
             *on_host(pool.logits, pool.targets, pool.is_iid, live, pool.sample_weight), self.ignore_index,
             self.temperature, self.max_pool_size or 0, seed, self.reference_compat, group, *self._own_arguments()))
-        if not compiling and bool((status == _NO_SPREAD).any()):
-            self._warn_once("spread", "the dispersion of the scores of a class is near-zero, so the class is not valid;"
-                            " a larger queue_size or other rows may spread them.")
         if self.queue_size > 0 and (self.training or self.update_queue_in_eval):
             if not self.reference_compat:
                 rows = Rows(*(None if t is None else t[rows.targets != self.ignore_index] for t in rows))
             self._queue.enqueue(*rows)
         per_class = Terms.apply(logits, each, self._scaled(grad), "class", start)
         valid = status == 0
+        if not torch.compiler.is_compiling():  # At the end: a filter may turn a warning of one rank into an error.
+            self._warn_about(pool.targets, status)
         if self.reduction == "none":
-            empty = (pool.targets == self.ignore_index).all() & (group == "")
+            empty = torch.tensor(counted == 0) if group else (pool.targets == self.ignore_index).all()
             out = torch.where(empty, per_class.nan_to_num(), per_class)
         else:
             out = torch.where(valid, per_class, 0).sum()
@@ -270,7 +271,7 @@ class _FocalLoss(Loss):
         except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
             refused = error
         if gathers:
-            lengths, _ = self._agreed(refused, (inputs, targets), sample_weight)
+            lengths, *_ = self._agreed(refused, (inputs, targets), sample_weight)
             rows, start = self._gathered((inputs.detach(), targets.detach(), weight), lengths)
             return (*rows, start)
         if refused:

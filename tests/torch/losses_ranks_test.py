@@ -4,6 +4,7 @@ usage: losses_ranks_test.py [-v] [TEST...]. Ranks are processes forked here."""
 import copy
 import itertools
 import unittest
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -98,6 +99,60 @@ class Ranks(unittest.TestCase):
                     torch.testing.assert_close(b, a, **EXACT)
                     torch.testing.assert_close(c, a, **EXACT)
         self.on_ranks(body, backends=("tutti",))
+
+    def test_compiled_losses_are_the_same(self):
+        """With graph breaks: ranks agree about each call."""
+        def body(rank, size):
+            for make in [make for _, make in RANKING[:2]] + [lambda **o: losses.SoftmaxFocalLoss()]:
+                for queue in (0, 30):
+                    plain, kept = make(queue_size=queue), make(queue_size=queue)
+                    module = torch.compile(kept, backend="aot_eager")
+                    for step in range(2):
+                        rows = [t[self.part(rank, size, 40)] for t in rows_of(step, 40)]
+                        grads = []
+                        for loss in (plain, module):
+                            x = rows[0].clone().requires_grad_()
+                            loss(x, rows[1]).backward()
+                            grads.append(x.grad)
+                        torch.testing.assert_close(*grads, rtol=0, atol=0)
+                    torch.testing.assert_close(plain.state_dict(), kept.state_dict(), rtol=0, atol=0)
+        self.on_ranks(body, sizes=(2,), backends=("tutti",))
+
+    def test_without_counted_rows_the_loss_is_zero(self):
+        def body(rank, size):
+            x, y, _, _ = rows_of(rank, 12)
+            for queue, (_, make) in itertools.product((0, 20), RANKING):
+                value = make(queue_size=queue, reduction="none")(x, torch.full_like(y, -100))
+                torch.testing.assert_close(value, torch.zeros_like(value))
+            some = losses.SmoothAPLoss(C, queue_size=0, reduction="none")(x, torch.full_like(y, -100 if rank == 1 else 0))
+            assert some.isnan().all(), some  # Rank 0 has rows, all of one class.
+        self.on_ranks(body, sizes=(2, 3))
+
+    def test_a_warning_that_is_an_error_comes_after_the_call(self):
+        def body(rank, size):
+            x = torch.arange(6.0)[:, None] + rank
+            loss = losses.SmoothAPLoss(1, queue_size=0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                y = torch.tensor([0, 1, 0, 1, 0, 3 if rank == 1 else 1])
+                try:
+                    loss(x, y)
+                    assert rank == 0, "no warning"
+                except UserWarning as warning:
+                    assert "count as positive" in str(warning), warning
+            loss(x, y.clamp(max=1))
+        self.on_ranks(body, sizes=(2,))
+
+    def test_copies_keep_the_group(self):
+        def body(rank, size):
+            loss = losses.RecallAtQuantileLoss(C, quantile=0.3, queue_size=20, group=dist.new_group(range(size)))
+            x, y, _, _ = rows_of(rank, 12)
+            loss(x, y)
+            other = copy.deepcopy(loss)
+            assert other.group is loss.group
+            torch.testing.assert_close(loss(x, y), other(x, y), rtol=0, atol=0)
+            torch.testing.assert_close(loss.state_dict(), other.state_dict(), rtol=0, atol=0)
+        self.on_ranks(body, sizes=(2,))
 
     def test_ranks_that_differ_are_refused_on_all(self):
         def body(rank, size):
