@@ -7,6 +7,7 @@ import environment
 import formatting
 import headers
 import layers
+import ported_names
 import shell
 import versions
 import words
@@ -15,7 +16,7 @@ GOOD = {
     ".clang-format": "BasedOnStyle: Google\nIncludeBlocks: Preserve\n",
     "meson.build": "project('tutti', 'cpp',\n  version : '1.2.3')\n",
     "CHANGELOG.md": "# Changes\n\n## 1.2.3\n\n## 1.2.2\n",
-    "include/tutti/work.hpp": "#pragma once\n\n#include <memory>\n\n#include <tutti/error.hpp>\n",
+    "include/tutti/work.hpp": "#pragma once\n\n#include <memory>\n\n#include <tutti/error.hpp>\nclass Work;\nvoid thing();\n",
     "include/tutti/error.hpp": "#pragma once\n",
     "include/tutti/backend/backend.hpp": "#pragma once\n\n#include <tutti/work.hpp>\n",
     "lib/values/meson.build": "# Values.\n",
@@ -34,6 +35,7 @@ GOOD = {
     "tests/conformance/verbs_test.cpp": "#include <tutti/work.hpp>\n",
     "tools/bench/plan.hpp": "#pragma once\n",
     "tools/start": "#!/usr/bin/env bash\necho \"$1\"\n",
+    "docs/coming-from.md": "| There | Here | What differs |\n|---|---|---|\n| `ncclThing` | `Work::thing` | |\n| `MPI_X` | none | |\n",
     "docs/environment.md": "| Variable | Meaning |\n|---|---|\n| `TUTTI_LOG` | How much is logged |\n",
 }
 
@@ -123,6 +125,8 @@ BAD = [
     ]],
     (words, "docs/use.md", "The rows travel al" "ong.\n", "say inlined"),
     (words, "lib/group/meet" "ing.cpp", "", "in its path: say barrier"),
+    (ported_names, "include/tutti/work.hpp", "#pragma once\n\n#include <memory>\nclass Work {};\n", "called thing"),
+    (ported_names, "docs/coming-from.md", "| `MPI_X` | perhaps | |\n", "no name, and not none"),
     (versions, "CHANGELOG.md", "# Changes\n\n## 1.2.2\n", "is 1.2.2, meson.build says 1.2.3"),
     (versions, "CHANGELOG.md", "# Changes\n", "no heading"),
     (environment, "lib/launch/init.cpp", 'auto r = read("TUTTI_NEW");\n', "TUTTI_NEW is not in the table"),
@@ -154,7 +158,7 @@ class SelfTest(unittest.TestCase):
                 self.skipTest(f"{lint.__name__} has not its program")
 
     def test_finds_nothing_in_a_tree_without_fault(self):
-        for lint in (environment, formatting, headers, layers, shell, versions, words):
+        for lint in (environment, formatting, headers, layers, ported_names, shell, versions, words):
             with self.subTest(lint=lint.__name__):
                 self.assertEqual(self.check(lint, {}), [])
 
