@@ -46,7 +46,8 @@ class ClusterEnvironment {
 /// TUTTI_STORE is the address of the store. Without it rank 0 hosts one at MASTER_ADDR, with port
 /// TUTTI_STORE_PORT or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm without
 /// MASTER_ADDR it is on the first host of the step, at a port derived from the job's number.
-/// TUTTI_TOKEN_FILE names the file of the job's token.
+/// TUTTI_TOKEN_FILE names the file of the job's token. Rank 0 warns once, by default_logger(), of
+/// variables TUTTI_... that nothing reads.
 /// docs/launching.md lists all cases.
 class VariablesEnvironment final : public ClusterEnvironment {
  public:

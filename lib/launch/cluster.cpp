@@ -1,11 +1,18 @@
 #include <tutti/cluster.hpp>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
+#include <tutti/log.hpp>
+
 #include "launch/cluster.hpp"
+#include "launch/unknown_variables.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 
@@ -251,6 +258,9 @@ std::optional<ClusterInfo> VariablesEnvironment::detect() const {
   if (names == nullptr) return std::nullopt;
   ClusterInfo info;
   read_ranks(*names, info);
+  if (static std::atomic<bool> told{false}; info.rank == 0 && !told.exchange(true))
+    for (const std::string& sentence : internal::unknown_variables(environ))
+      default_logger()(LogLevel::warning, sentence);
   refuse_leftover(info);
   internal::read_store(info);
   info.run = read_run(info);

@@ -132,6 +132,7 @@ BAD = [
     (environment, "lib/launch/init.cpp", 'auto r = read("TUTTI_NEW");\n', "TUTTI_NEW is not in the table"),
     (environment, "lib/launch/init.cpp", 'auto r = getenv("HOME");\n', "HOME is not in the table"),
     (environment, "tools/start", "#!/bin/sh\necho ${TUTTI_MORE:-1}\n", "TUTTI_MORE is not in the table"),
+    (environment, "lib/launch/unknown_variables.cpp", '"LOG", "LOK"', "TUTTI_LOK is not in both"),
     (environment, "lib/values/log.cpp", "int x;\n", "TUTTI_LOG is in the table, but nothing reads it"),
     (formatting, "lib/backend/work.cpp", "int   x;\n", "run clang-format-14 -i lib/backend/work.cpp"),
     (formatting, "docs/tool.md", "a word " * 20 + "\n", "docs/tool.md:1: 140 columns"),

@@ -30,6 +30,44 @@ std::optional<ReduceOp::Kind> parse_named_op(std::string_view name) noexcept {
   return op == ReduceOp::Kind::custom ? std::nullopt : op;
 }
 
+using Alias = std::pair<std::string_view, std::string_view>;
+
+template <std::size_t N>
+std::string_view without_alias(const std::array<Alias, N>& aliases, std::string_view name) {
+  for (const auto& [alias, own] : aliases)
+    if (alias == name) return own;
+  return name;
+}
+
+/// The names of nccl-tests, torch and C.
+std::optional<DType> find_dtype(std::string_view name) noexcept {
+  static constexpr std::array<Alias, 14> aliases{
+      Alias{"float", "f32"},  {"double", "f64"},     {"half", "f16"},    {"float16", "f16"},
+      {"fp16", "f16"},        {"bfloat16", "bf16"},  {"float32", "f32"}, {"float64", "f64"},
+      {"int8", "i8"},         {"uint8", "u8"},       {"int32", "i32"},   {"int64", "i64"},
+      {"fp8_e4m3", "f8e4m3"}, {"fp8_e5m2", "f8e5m2"}};
+  return parse_dtype(without_alias(aliases, name));
+}
+
+/// The names of MPI, nccl-tests ("all_reduce_perf") and the OSU benchmarks ("osu_allreduce").
+const Collective* find_by_any_name(std::string_view name) {
+  if (name.starts_with("osu_")) name.remove_prefix(4);
+  if (name.ends_with("_perf")) name.remove_suffix(5);
+  static constexpr std::array<Alias, 4> aliases{Alias{"bcast", "broadcast"},
+                                                {"exscan", "exclusive_scan"},
+                                                {"allgatherv", "all_gather_rows"},
+                                                {"sendrecv", "send_recv"}};
+  name = without_alias(aliases, name);
+  const auto spelled = [](std::string_view text) {
+    std::string letters(text);
+    std::erase(letters, '_');
+    return letters;
+  };
+  for (const Collective& collective : collectives())
+    if (spelled(collective.name) == spelled(name)) return &collective;
+  return nullptr;
+}
+
 template <typename T>
 std::string names_of(const std::vector<T>& values) {
   std::string text;
@@ -68,7 +106,7 @@ Choice<const Collective*> parse_collectives(const std::vector<std::string>& argu
         for (const Collective& collective : collectives()) choice.add(&collective);
         continue;
       }
-      const Collective* found = find_collective(item);
+      const Collective* found = find_by_any_name(item);
       if (found == nullptr) {
         std::string known;
         for (const Collective& collective : collectives())
@@ -111,7 +149,11 @@ OptionList BenchCommand::options() {
   launch_texts_.add_to(list);
   const OptionList own{
       {"-s,--sizes", &sizes_, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
-      {"-d,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
+      {"-b,--minbytes", &least_, "with -e: the smallest of a range of sizes", "SIZE", "Work"},
+      {"-e,--maxbytes", &most_, "the largest", "SIZE", "Work"},
+      {"--stepfactor", &factor_, "the factor between them (2); -f K, too", "K", "Work"},
+      {"-i,--stepbytes", &step_, "or the step", "SIZE", "Work"},
+      {"-d,--datatype,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
       {"-o,--op", &ops_, "such as sum,max, or all (sum)", "LIST", "Work"},
       {"--root", &root_, "a rank, or all (0)", "R", "Work"},
       {"--place", &place_, "out, in or both (out)", "WHERE", "Work"},
@@ -121,7 +163,7 @@ OptionList BenchCommand::options() {
       {"--mode", &mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing"},
       {"--min-time", &min_time_, "measure each size at least so long (0.5s)", "TIME", "Timing"},
       {"--iters", &iters_, "auto: at least 10 and --min-time", "N", "Timing"},
-      {"--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
+      {"-w,--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
       {"--max-total", &max_total_, "measure no further size after it (10m)", "TIME", "Timing"},
       {"--order", &order_, "of the sizes: size or random", "ORDER", "Timing"},
       {"--cold", &cold_, "rotate over more memory than the cache holds", "", "Timing"},
@@ -129,7 +171,8 @@ OptionList BenchCommand::options() {
        "Timing"},
       {"--percentiles", &percentiles_, "of the iterations (50,90,99)", "LIST", "Timing"},
 
-      {"--check", &check_, "first, all or none of the calls (first)", "WHICH", "Check"},
+      {"-c,--check", &check_, "first, all or none of the calls (first); 1 and 0: first, none",
+       "WHICH", "Check"},
       {"--seed", &seed_, "of the data and of --order random (0)", "S", "Check"},
 
       {"--samples", &samples_, "none, or all iterations, in the JSON", "WHICH", "Output"},
@@ -138,28 +181,50 @@ OptionList BenchCommand::options() {
       {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};
   list.insert(list.end(), own.begin(), own.end());
   output_texts_.add_to(list);
-  for (const char* later : {"--devices", "--groups", "--host-overhead", "--peak", "--svg"})
+  for (const char* later : {"-m,--agg_iters", "-z,--blocking", "-G,--cudagraph", "--devices",
+                            "--groups", "--host-overhead", "--peak", "--svg"})
     list.push_back({later, Option::Later{}});
   return list;
+}
+
+std::string BenchCommand::size_spec(const std::string& factor) const {
+  const bool range = !least_.empty() || !most_.empty() || !factor.empty() || !step_.empty();
+  if (!range) return sizes_;
+  if (!sizes_.empty())
+    refuse("-s {}: not together with -b, -e, -f, -i; leave one of them out", sizes_);
+  if (least_.empty() || most_.empty()) refuse("-b and -e belong together; or use -s 8:1G");
+  if (!factor.empty() && !step_.empty())
+    refuse("-f and -i exclude each other; leave one of them out");
+  if (least_.find_first_of(":,") != least_.npos || most_.find_first_of(":,") != most_.npos)
+    refuse("-b {} -e {}: each is one size; or use -s", least_, most_);
+  if (!step_.empty()) return fmt::format("{}:{}:+{}", least_, most_, step_);
+  return fmt::format("{}:{}:x{}", least_, most_, factor.empty() ? "2" : factor);
 }
 
 BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   BenchOptions options;
   launch_texts_.parse(options);
-  output_texts_.parse(options, argv);
+  OutputTexts output = output_texts_;
+  std::string factor = factor_;
+  if (output.format.find_first_not_of("0123456789") == std::string::npos) {  // As in nccl-tests.
+    factor = output.format;
+    output.format = "table";
+  }
+  output.parse(options, argv);
   options.handles_signals = true;
 
   Request& request = options.request;
   request.collectives = parse_collectives(collectives_);
   if (!dtypes_.empty())
     request.dtypes =
-        parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), parse_dtype);
+        parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), find_dtype);
   if (!ops_.empty())
     request.ops = parse_list<ReduceOp::Kind>("--op", ops_, first_values<ReduceOp::Kind>(named_ops),
                                              parse_named_op);
   if (!place_.empty()) request.places = parse_places(place_);
   if (!counts_.empty()) request.counts = parse_counts(counts_);
-  if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);
+  if (const std::string sizes = size_spec(factor); !sizes.empty())
+    request.sizes = parse_sizes(sizes);
   request.all_roots = root_ == "all";
   if (!root_.empty() && !request.all_roots)
     request.root = static_cast<int>(parse_integer("--root", root_, 0, most_ranks - 1));
@@ -173,7 +238,9 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   timing.iters = parse_count("--iters", iters_, 1);
   timing.warmup = parse_count("--warmup", warmup_, 0);
   timing.rank_agg = parse_choice<RankAgg>("--rank-agg", rank_agg_);
-  timing.check = parse_choice<Check>("--check", check_);
+  timing.check = parse_choice<Check>("--check", check_ == "1"   ? "first"
+                                                : check_ == "0" ? "none"
+                                                                : check_);
   timing.seed = request.seed;
   if (!percentiles_.empty()) {
     timing.percentiles = parse_percentiles(percentiles_);

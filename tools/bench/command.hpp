@@ -20,10 +20,17 @@ class BenchCommand {
   bool help_sizes() const noexcept { return help_sizes_; }
 
  private:
+  /// --sizes, or the same from the options of nccl-tests; empty: none of them.
+  std::string size_spec(const std::string& factor) const;
+
   LaunchTexts launch_texts_{};
   OutputTexts output_texts_{};
   std::vector<std::string> collectives_{};
   std::string sizes_{};
+  std::string least_{};
+  std::string most_{};
+  std::string factor_{};
+  std::string step_{};
   std::string dtypes_{};
   std::string ops_{};
   std::string root_{};

@@ -95,6 +95,11 @@ std::string format_us(double us) {
 
 std::string format_gbps(const std::optional<double>& gbps) {
   if (!gbps) return "n/a";
+  if (*gbps > 0 && *gbps < 0.001) {  // "4.02e-4": without the zero that fmt writes, it fits.
+    std::string text = fmt::format("{:.2e}", *gbps);
+    if (const auto zero = text.find("e-0"); zero != text.npos) text.erase(zero + 2, 1);
+    return text;
+  }
   if (*gbps < 0.1) return fmt::format("{:.5f}", *gbps);
   if (*gbps < 100) return fmt::format("{:.3f}", *gbps);
   return fmt::format("{:.1f}", *gbps);

@@ -50,7 +50,8 @@ std::string format_bytes(std::int64_t bytes);
 /// "5710.1".
 std::string format_us(double us);
 
-/// At most seven columns: "0.00012", "1.234", "250.1"; "n/a" for an empty value.
+/// At most seven columns, three digits or more: "4.02e-4", "0.00123", "1.234", "250.1"; "n/a" for
+/// an empty value.
 std::string format_gbps(const std::optional<double>& gbps);
 
 /// "0:21", "1:02:03".

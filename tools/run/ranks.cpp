@@ -16,6 +16,8 @@ namespace {
 
 Exit exit_of(Errc code) {
   switch (code) {
+    case Errc::invalid_argument:  // The tool's own arguments are right, so it is the user's.
+      return Exit::usage;
     case Errc::timeout:
     case Errc::mismatch:
       return Exit::timeout;

@@ -147,6 +147,7 @@ void LaunchTexts::parse(RunOptions& options) const {
   if (!device.empty()) options.device = parse_device(device);
   if (!threads.empty()) {
     const auto count = parse_integer("--threads-per-proc", threads, 1, most_ranks);
+    options.processes = count == 1;
     options.threads = options.ranks && count == *options.ranks && count > 1;
     if (count != 1 && !options.threads)
       refuse("--threads-per-proc {}: must be 1 or equal to -n in this release", threads);
@@ -205,6 +206,9 @@ void record_backend(RunRecord& record, const ProcessGroup& group) {
 
 RankSource find_ranks(const RunOptions& options, const BackendChoice& backend) {
   const bool threads = backend.entry->one_process || options.threads;
+  if (backend.entry->one_process && options.processes && options.ranks.value_or(1) > 1)
+    refuse("--threads-per-proc 1: ranks of backend {} are threads of one process; leave it out",
+           backend.entry->name);
   if (backend.entry->name == "local" && !backend.args.empty())
     refuse("backend local has no network interface or other argument, but was given '{}'",
            backend.args);

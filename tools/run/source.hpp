@@ -25,6 +25,7 @@ struct RunOptions {
   std::optional<DeviceRequest> device{};  ///< Empty: usual_device(backend).
   std::optional<int> ranks{};             ///< Ranks on this node. Empty: the launcher's.
   bool threads = false;                   ///< The ranks are threads of this process.
+  bool processes = false;                 ///< The user wants processes.
   int nodes = 1;
   int node = 0;
   std::string rendezvous{};           ///< "host:port" of node 0's store; several nodes only.

@@ -616,12 +616,28 @@ class Refusals(Program):
                 ([*two, "--backend", "local:x", "--iface", "eth0"], ["--iface eth0", "local:x"]),
                 ([*two, "--store", "memory://x"], ["--store memory://x", "-n"]),
                 ([*two, "--expect-ranks", "0"], ["--expect-ranks '0'"]),
+                ([*two, "--backend", "local", "--threads-per-proc", "1"], ["--threads-per-proc 1", "local"]),
+                ([*two, "-b", "8"], ["-b", "-e", "-s 8:1G"]),
+                ([*two, "-b", "8", "-e", "64", "-s", "8"], ["-s 8", "-b"]),
+                ([*two, "-b", "8", "-e", "64", "-i", "8", "-f", "2"], ["-f", "-i"]),
+                ([*two, "-b", "8:64", "-e", "64"], ["-b 8:64"]),
                 ([*two, "--frobnicate"], ["--frobnicate"]),
                 ([*two, "--sizes"], ["--sizes"])):
             self.refuses(64, arguments, "error: ", *words)
 
+    def test_names_and_options_of_other_testers(self):
+        rows = [(row["coll"], row["dtype"], row["bytes"]) for row in json.loads(self.runs(
+            "bench", "-n", 2, "--backend", "local", "osu_allreduce,all_gather_perf,bcast", "-d", "float,half", "-b", 8,
+            "-e", 32, "--stepfactor", 4, "-c", 0, "-w", 1, "--iters", 10, "-f", "json"))["results"]]
+        self.assertEqual(rows, [(collective, dtype, size) for collective in ("all_reduce", "all_gather", "broadcast")
+                                for dtype in ("f32", "f16") for size in (8, 32)])
+        table = self.runs("bench", "-n", 2, "--backend", "local", "-b", "1K", "-e", "4K", "-f", "2", "--iters", 10)
+        self.assertEqual(re.findall(r"^ +(\d) KiB ", table, re.M), ["1", "2", "4"])
+        table = self.runs("bench", "-n", 2, "--backend", "local", "-b", "1K", "-e", "3K", "-i", "1K", "--iters", 10)
+        self.assertEqual(re.findall(r"^ +(\d) KiB ", table, re.M), ["1", "2", "3"])
+
     def test_what_comes_later_is_refused_by_name(self):
-        for option in ("--devices", "--groups", "--peak"):
+        for option in ("--devices", "--groups", "--peak", "-m", "-z", "-G"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
         for name in ("compare", "check", "report", "pairs", "topo", "doctor", "completions"):
