@@ -12,9 +12,11 @@
 #include <tutti/log.hpp>
 
 #include "launch/cluster.hpp"
+#include "launch/launcher_process.hpp"
 #include "launch/unknown_variables.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti {
 
@@ -24,9 +26,9 @@ namespace {
 
 /// Used if MASTER_PORT is not set: the default port of torch's launchers.
 constexpr int default_master_port = 29500;
-/// Ports of stores under Slurm, below the kernel's range of ephemeral ports.
-constexpr int slurm_first_port = 20000;
-constexpr int slurm_ports = 10000;
+/// Ports of stores whose launcher gives none, below the kernel's range of ephemeral ports.
+constexpr int first_job_port = 20000;
+constexpr int job_ports = 10000;
 
 std::string_view read_text(const char* name) {
   const char* text = name == nullptr ? nullptr : std::getenv(name);
@@ -192,7 +194,16 @@ int slurm_port() {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
   if (error != std::errc() || end != text.data() + text.size())
     internal::failf(Errc::invalid_argument, "SLURM_JOB_ID is '{}'; it must be a number >= 0", text);
-  return slurm_first_port + static_cast<int>(job % slurm_ports);
+  return first_job_port + static_cast<int>(job % job_ports);
+}
+
+/// The process of a launcher that gives no address, if all ranks are on this host; else empty.
+std::string launcher_of_one_host(const ClusterInfo& info) {
+  const Names* names = first_set(std::begin(launchers));
+  if (names == nullptr || info.local_size != info.size || !read_text("TUTTI_STORE").empty() ||
+      !read_text("MASTER_ADDR").empty() || info.launcher == slurm.launcher)
+    return {};
+  return internal::launcher_process(names->rank);
 }
 
 /// Sets what an authenticated store compares.
@@ -224,6 +235,8 @@ std::string read_run(const ClusterInfo& info) {
     add("SLURM_JOB_ID");
     add("SLURM_STEP_ID");
     add("SLURM_RESTART_COUNT");
+  } else if (const auto process = launcher_of_one_host(info); !process.empty()) {
+    run = process + '/';
   }
   return run;
 }
@@ -250,6 +263,11 @@ void internal::read_store(ClusterInfo& info) {
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
     if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())
       info.store = tcp_address(first_host(nodes), store_port(slurm_port()));
+  } else if (const auto process = launcher_of_one_host(info); !process.empty()) {
+    Hash hash;
+    hash.add(process);
+    info.store = tcp_address(
+        "127.0.0.1", store_port(first_job_port + static_cast<int>(hash.value() % job_ports)));
   }
 }
 

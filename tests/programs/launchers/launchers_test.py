@@ -129,10 +129,10 @@ class Launchers(unittest.TestCase):
         command = [mpirun, "--oversubscribe", "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-n", "3", PROGRAM]
         port = str(free_port(at_once=2))
         self.assert_all_well(3, [finish(start(command, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **root))])
-        # Without an address, one line from every rank names the variable to set.
-        status, _, errors = finish(start([mpirun, "--oversubscribe", "-n", "2", PROGRAM], **root))
-        self.assertNotEqual(status, 0)
-        self.assertRegex(errors, r"error: .*2 ranks .* Open MPI gives no address.* TUTTI_STORE.* MASTER_ADDR")
+        # On one host they need no address: two jobs at once, each through a shell.
+        command = [mpirun, "--oversubscribe", "-n", "2", "sh", "-c", f"{PROGRAM}; exit $?"]
+        for job in [start(command, **root) for _ in range(2)]:
+            self.assert_all_well(2, [finish(job)])
 
     def test_open_mpi_with_a_store_that_rank_0_hosts(self):
         mpirun = installed("mpirun.openmpi", "mpirun", says="Open MPI")
@@ -140,13 +140,22 @@ class Launchers(unittest.TestCase):
         self.assert_all_well(2, [finish(start([mpirun, "--oversubscribe", "-x", f"TUTTI_STORE={store}", "-n", "2", PROGRAM],
                                               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"))])
 
+    def test_a_launcher_without_an_address_on_one_host(self):
+        """Two jobs at once, of a launcher that sets ranks alone."""
+        script = 'for r in 0 1; do PMI_RANK=$r PMI_SIZE=2 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=$r sh -c "$0; exit \\$?" & done; wait'
+        for job in [start(["bash", "-c", script, PROGRAM]) for _ in range(2)]:
+            self.assert_all_well(2, [finish(job)])
+        # On two hosts one line from every rank names the variable to set.
+        status, _, errors = finish(start([PROGRAM], PMI_RANK="0", PMI_SIZE="2", MPI_LOCALNRANKS="1"))
+        self.assertNotEqual(status, 0)
+        self.assertRegex(errors, r"error: .*2 ranks .* PMI gives no address.* TUTTI_STORE.* MASTER_ADDR")
+
     def test_mpich(self):
         mpirun = installed("mpirun.mpich", "mpiexec.hydra", "mpirun", says="HYDRA")
         port = str(free_port(at_once=2))
         self.assert_all_well(3, [finish(start([mpirun, "-n", "3", PROGRAM], MASTER_ADDR="127.0.0.1", MASTER_PORT=port))])
-        status, _, errors = finish(start([mpirun, "-n", "2", PROGRAM]))
-        self.assertNotEqual(status, 0)
-        self.assertRegex(errors, r"error: .*2 ranks .* PMI gives no address")
+        for job in [start([mpirun, "-n", "2", PROGRAM]) for _ in range(2)]:
+            self.assert_all_well(2, [finish(job)])
 
     def test_torchrun_and_its_restart(self):
         torchrun = shutil.which("torchrun")

@@ -1,5 +1,7 @@
 #include <tutti/cluster.hpp>
 
+#include <unistd.h>
+
 #include <string>
 
 #include <gtest/gtest.h>
@@ -205,6 +207,18 @@ TEST_F(VariablesEnvironmentTest, ReadsThoseOfOpenMpi) {
   EXPECT_EQ(info->local_size, 4);
   EXPECT_EQ(info->node, -1) << "NODE_RANK counts the processes of a node, not the nodes";
   EXPECT_EQ(info->store, "") << "it gives no address";
+}
+
+TEST_F(VariablesEnvironmentTest, OnOneHostTheLaunchersProcessGivesTheStore) {
+  const ScopedVariables set{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  const ScopedVariables local{{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  const auto info = environment.detect();
+  ASSERT_TRUE(info.has_value());
+  EXPECT_TRUE(info->store.starts_with("tcp://127.0.0.1:2")) << info->store;
+  EXPECT_TRUE(info->run.starts_with(std::to_string(::getppid()) + '-')) << info->run;
+  EXPECT_EQ(environment.detect()->store, info->store);
+  const ScopedVariables port{{"TUTTI_STORE_PORT", "1234"}};
+  EXPECT_EQ(environment.detect()->store, "tcp://127.0.0.1:1234");
 }
 
 TEST_F(VariablesEnvironmentTest, ReadsThoseOfPmi) {
