@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "group/call.hpp"
 #include "rows/gather_arrays.hpp"
 
 namespace tutti::internal::losses {
@@ -22,16 +23,17 @@ void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& l
 
 }  // namespace
 
-std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
-                                    std::string_view options, std::size_t width,
-                                    const std::function<void(std::span<double> mine)>& compute,
-                                    const CallOptions& call) {
-  std::vector<double> mine(width);
+template <typename T>
+std::vector<T> numbers_of_ranks(ProcessGroup* group, std::string_view loss,
+                                std::string_view options, std::size_t width,
+                                const std::function<void(std::span<T> mine)>& compute,
+                                const CallOptions& call) {
+  std::vector<T> mine(width);
   if (group == nullptr) {
     named(loss, [&] { compute(mine); });
     return mine;
   }
-  const ConstTensorView row(mine.data(), DType::f64, {1, static_cast<std::int64_t>(width)});
+  const ConstTensorView row(mine.data(), dtype_of<T>, {1, static_cast<std::int64_t>(width)});
   const auto gathered = gather_host_arrays(*group,
                                            {.caller = loss,
                                             .arrays = {&row, 1},
@@ -39,11 +41,29 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                             .agree = options},
                                            call);
   check_counts(*group, loss, gathered.layout, [](int) { return 1; });
+  const auto* all = static_cast<const T*>(gathered.data[0].data());
+  return {all, all + width * static_cast<std::size_t>(group->size())};
+}
+template std::vector<std::int64_t> numbers_of_ranks(
+    ProcessGroup*, std::string_view, std::string_view, std::size_t,
+    const std::function<void(std::span<std::int64_t>)>&, const CallOptions&);
+
+std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
+                                    std::string_view options, std::size_t width,
+                                    const std::function<void(std::span<double> mine)>& compute,
+                                    const CallOptions& call) {
+  const auto all = numbers_of_ranks(group, loss, options, width, compute, call);
+  if (group == nullptr) return all;
   std::vector<double> sums(width);
-  const auto* all = static_cast<const double*>(gathered.data[0].data());
-  for (int r = 0; r < group->size(); ++r)
-    for (double& sum : sums) sum += *all++;
+  for (std::size_t i = 0; i < all.size(); ++i) sums[i % width] += all[i];
   return sums;
+}
+
+void reduce_over_ranks(ProcessGroup* group, const TensorView& numbers, ReduceOp op,
+                       const CallOptions& call) {
+  if (group == nullptr) return;
+  host_call(*group, {.kind = Operation::all_reduce, .in = numbers, .out = numbers, .reduce = op},
+            call);
 }
 
 RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,

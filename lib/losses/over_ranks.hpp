@@ -11,7 +11,7 @@
 #include "group/prepare.hpp"
 #include "losses/row_queue.hpp"
 
-// Small exchanges of losses: sums of a few numbers, and the gather of the queue. A null group means
+// Small exchanges of losses: numbers of the ranks, and the gather of the queue. A null group means
 // a single process.
 
 namespace tutti::internal::losses {
@@ -23,13 +23,24 @@ void named(std::string_view loss, const Check& check) {
     throw Error(why->code(), why->message(), {.operation = std::string(loss)});
 }
 
-/// Collective. Returns the sums over ranks of `width` numbers, added in rank order. `compute`
-/// writes this rank's numbers; if it throws, every rank gets an Error.
+/// Collective. Returns `width` numbers of each rank, in rank order; T is std::int64_t or double.
+/// `compute` writes this rank's numbers; if it throws, every rank gets an Error.
 /// @throws Error mismatch if `options` (in words) or the calls of the ranks differ.
+template <typename T>
+std::vector<T> numbers_of_ranks(ProcessGroup* group, std::string_view loss,
+                                std::string_view options, std::size_t width,
+                                const std::function<void(std::span<T> mine)>& compute,
+                                const CallOptions& call);
+
+/// Collective. Does the same, and returns the sums over the ranks, added in rank order.
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                     std::string_view options, std::size_t width,
                                     const std::function<void(std::span<double> mine)>& compute,
                                     const CallOptions& call);
+
+/// Collective. Reduces numbers in host memory over the ranks, in place.
+void reduce_over_ranks(ProcessGroup* group, const TensorView& numbers, ReduceOp op,
+                       const CallOptions& call);
 
 /// Collective. Returns the rows that all ranks have in the queue, ordered by number.
 /// @throws Error mismatch if `options` (in words), the queues or the calls of the ranks differ.
