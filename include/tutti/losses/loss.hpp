@@ -7,8 +7,9 @@
 #include <tutti/tensor.hpp>
 
 // Types that all losses share. A loss is a function of the rows of all ranks: every rank gets the
-// loss that one process computes for the concatenated batch, and the gradient of its own rows. The
-// result does not depend on the split; a rank may have no rows. docs/losses.md.
+// loss that one process computes for the concatenated batch, and the gradient of its own rows
+// (ShardedCrossEntropy: of its own classes). The result does not depend on the split; a rank may
+// have no rows. docs/losses.md.
 //
 // A call with a group is collective: every rank calls, in the same order. A call without a group
 // computes the loss of this process alone.
@@ -22,7 +23,7 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 /// The combination of a loss's terms, one for each class (ranking losses), row (SoftmaxFocal,
-/// CrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
+/// CrossEntropy, ShardedCrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
 enum class Reduction : std::uint8_t {
   mean,
   sum,
@@ -48,10 +49,10 @@ inline constexpr std::int64_t default_ignore_index = -100;
 enum class ClassStatus : std::uint8_t {
   valid,
   no_positives,
-  no_negatives,       ///< SmoothAp: all rows are positive. PAucAtBudget: none is independent.
+  no_negatives,       ///< All rows are positive. PAucAtBudget: none is independent.
   no_live_positives,  ///< PAucAtBudget with Positives::live: all positives are in the queue.
   /// The weights of the positives that count are all 0; with Budget::weight, also those of the rows
-  /// that Q is of.
+  /// that Q is of; SquaredAuc: also those of the negatives.
   no_weight,
   no_spread,   ///< PAucAtBudget: the scale is 1e-12 or less.
   empty_band,  ///< PAucAtBudget, pairwise: no negative is in the band.
@@ -68,7 +69,7 @@ struct LossResult {
   /// Ranking losses: the loss of each class, [C]; NaN for a class that is not valid.
   std::vector<double> per_class;
   /// Focal losses and CrossEntropy with Reduction::none: the loss of each row or element of this
-  /// rank. Ignored rows have 0.
+  /// rank (ShardedCrossEntropy: of every row). Ignored rows have 0.
   std::vector<double> per_element;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
   std::vector<ClassStatus> status;  ///< Ranking losses: why a class is not valid, [C].

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/autograd.hpp>
 #include <tutti/half.hpp>
 #include <tutti/losses/cross_entropy.hpp>
 
@@ -263,6 +264,73 @@ TEST(ShardedCrossEntropyAlone, WhatIsOutOfRangeIsRefused) {
   const std::vector<std::int64_t> first{0};
   expect_error(Errc::invalid_argument, {"logits of row 0 are -1.7e+308 to 1.7e+308"}, [&] {
     ShardedCrossEntropy({.label_smoothing = 0.1})(view(std::span(huge), {1, 2}), first);
+  });
+}
+
+/// Returns the matrix product of a [n, k] and b [k, m], of which `turned` ones are transposed.
+std::vector<double> product(const std::vector<double>& a, bool a_turned,
+                            const std::vector<double>& b, bool b_turned, std::size_t k) {
+  const auto n = a.size() / k;
+  const auto m = b.size() / k;
+  std::vector<double> c(n * m);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < m; ++j)
+      for (std::size_t x = 0; x < k; ++x)
+        c[i * m + j] += a[a_turned ? x * n + i : i * k + x] * b[b_turned ? j * k + x : x * m + j];
+  return c;
+}
+std::vector<double> doubles_of(const Tensor& tensor) {
+  const auto values = tensor.values<double>();
+  return {values.begin(), values.end()};
+}
+
+// What docs/losses.md says about a layer whose features were gathered from the ranks, and about one
+// whose features are replicated.
+TEST(ShardedCrossEntropyOfALayer, GradientsOfFeaturesAndWeightsAreThoseOfOneProcess) {
+  constexpr std::int64_t d = 3;
+  const std::vector<std::int64_t> rows{2, 0, 5};
+  const std::vector<std::int64_t> classes{4, 1, 2};
+  std::mt19937_64 random(2);
+  std::normal_distribution<double> some;
+  const auto draw = [&](std::int64_t count) {
+    std::vector<double> all;
+    for (; count > 0; --count) all.push_back(some(random));
+    return all;
+  };
+  const auto features = draw(7 * d);  // [N, d]
+  const auto weights = draw(7 * d);   // [C, d]
+  const std::vector<std::int64_t> targets{0, 6, 3, 4, 5, 4, 1};
+  const auto whole = product(features, false, weights, true, d);
+  const ShardedCrossEntropy loss;
+  const auto want = doubles_of(loss(view(std::span(whole), {7, 7}), targets).grad);
+  const auto by_features = product(want, false, weights, false, 7);
+  const auto by_weights = product(want, true, features, false, 7);
+  on_ranks({"local", 3}, [&](ProcessGroup& group) {
+    const auto r = static_cast<std::size_t>(group.rank());
+    const auto begin = [&](const std::vector<std::int64_t>& counts) {
+      return std::accumulate(counts.begin(), counts.begin() + group.rank(), std::int64_t{0}) * d;
+    };
+    const auto part = [&](const std::vector<double>& all, const std::vector<std::int64_t>& counts) {
+      return std::vector<double>(all.begin() + begin(counts),
+                                 all.begin() + begin(counts) + counts[r] * d);
+    };
+    const auto shard = part(weights, classes);
+    const auto own = part(features, rows);
+    const auto gathered =
+        autograd::all_gather_rows(group, view(std::span(own), {rows[r], d}), GradScale::sum);
+    const auto logits = product(doubles_of(gathered.value), false, shard, true, d);
+    const auto by_logits =
+        doubles_of(loss(group, view(std::span(logits), {7, classes[r]}), targets).grad);
+    const auto near = [](const std::vector<double>& got, const std::vector<double>& expected) {
+      ASSERT_EQ(got.size(), expected.size());
+      for (std::size_t k = 0; k < got.size(); ++k) EXPECT_NEAR(got[k], expected[k], 1e-14);
+    };
+    near(product(by_logits, true, features, false, 7), part(by_weights, classes));
+    auto by_all = product(by_logits, false, shard, false, static_cast<std::size_t>(classes[r]));
+    const auto back = gathered.back(group, view(std::span(by_all), {7, d}));
+    near(doubles_of(back.value), part(by_features, rows));
+    group.all_reduce(by_all);  // Replicated features.
+    near(by_all, by_features);
   });
 }
 
