@@ -33,7 +33,7 @@ std::vector<T> numbers_of_ranks(ProcessGroup* group, std::string_view loss,
     named(loss, [&] { compute(mine); });
     return mine;
   }
-  const ConstTensorView row(mine.data(), dtype_of<T>, {1, static_cast<std::int64_t>(width)});
+  const ConstTensorView row(mine.data(), tutti::dtype_of<T>, {1, static_cast<std::int64_t>(width)});
   const auto gathered = gather_host_arrays(*group,
                                            {.caller = loss,
                                             .arrays = {&row, 1},
