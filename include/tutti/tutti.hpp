@@ -1,5 +1,9 @@
 #pragma once
 
+#if __cplusplus < 202002L
+#error "tutti needs C++20: compile with -std=c++20"
+#endif
+
 // Everything that users call: all but the adapters and tutti/backend/.
 #include <tutti/autograd.hpp>
 #include <tutti/call_options.hpp>
