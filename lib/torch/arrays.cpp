@@ -25,28 +25,29 @@ std::optional<DType> dtype_of_tensor(const at::Tensor& tensor) {
   return table[static_cast<std::uint8_t>(tensor.scalar_type())];
 }
 
-TensorView flat_view(const at::Tensor& tensor) {
-  if (const auto dtype = dtype_of_tensor(tensor))
-    return {tensor.data_ptr(), *dtype, Shape::vector(tensor.numel())};
-  return {tensor.data_ptr(), DType::u8, Shape::vector(static_cast<std::int64_t>(tensor.nbytes()))};
-}
-
-void check_tensor(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), "tutti: a tensor is undefined");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "tutti: the tensor has layout ",
-                    tensor.layout(), "; this call takes dense tensors");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "tutti: the tensor is on ", tensor.device(),
-                    "; this backend takes tensors on cpu");
-}
-
 }  // namespace
 
 std::int64_t units_of(const at::Tensor& tensor) {
   return dtype_of_tensor(tensor) ? 1 : static_cast<std::int64_t>(tensor.element_size());
 }
 
+TensorView Arrays::flat_view(const at::Tensor& tensor) const {
+  const auto dtype = dtype_of_tensor(tensor);
+  const auto count = dtype ? tensor.numel() : static_cast<std::int64_t>(tensor.nbytes());
+  return {tensor.data_ptr(), dtype.value_or(DType::u8), Shape::vector(count),
+          libtorch::from_torch(device_)};
+}
+
+void Arrays::check(const at::Tensor& tensor) const {
+  TORCH_CHECK_VALUE(tensor.defined(), "tutti: a tensor is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "tutti: the tensor has layout ",
+                    tensor.layout(), "; this call takes dense tensors");
+  TORCH_CHECK_VALUE(tensor.device() == device_, "tutti: the call has tensors on ", device_, " and ",
+                    tensor.device(), "; they must be on one device");
+}
+
 TensorView Arrays::moved(const at::Tensor& tensor, Use use) {
-  check_tensor(tensor);
+  check(tensor);
   auto whole = tensor.contiguous();
   if (use == Use::writes && !whole.is_same(tensor)) back_.emplace_back(tensor, whole);
   const auto view = flat_view(whole);
@@ -64,7 +65,7 @@ TensorView Arrays::reduced(const at::Tensor& tensor, Use use) {
 TensorView Arrays::joined(const Tensors& tensors, Use use) {
   std::int64_t count = 0;
   for (const auto& tensor : tensors) {
-    check_tensor(tensor);
+    check(tensor);
     TORCH_CHECK_VALUE(tensor.scalar_type() == tensors[0].scalar_type(),
                       "tutti: the tensors of a list have the dtypes ", tensors[0].scalar_type(),
                       " and ", tensor.scalar_type(), "; they need one dtype");

@@ -15,12 +15,15 @@ using Tensors = std::vector<at::Tensor>;
 /// The access of a call to a tensor.
 enum class Use { reads, writes };
 
-/// The tensors of one call, in host memory. Views live as long as this object. A tensor that is not
-/// contiguous, and a list of tensors, travel through a copy.
+/// The tensors of one call, all on one device. Views live as long as this object. A tensor that is
+/// not contiguous, and a list of tensors, travel through a copy, in the order of the current stream
+/// of the device.
 class Arrays {
  public:
+  explicit Arrays(const c10::Device& device) : device_(device) {}
+
   /// A view [numel] for a call that moves elements. A dtype that the library lacks travels as
-  /// bytes. @throws c10::ValueError for a tensor that is sparse or not in host memory.
+  /// bytes. @throws c10::ValueError for a tensor that is sparse or on another device.
   TensorView moved(const at::Tensor& tensor, Use use);
   /// A view [numel] for a call that reduces. @throws c10::NotImplementedError also for a dtype that
   /// the library lacks.
@@ -33,6 +36,10 @@ class Arrays {
   bool copies_back() const noexcept { return !back_.empty(); }
 
  private:
+  void check(const at::Tensor& tensor) const;
+  TensorView flat_view(const at::Tensor& tensor) const;
+
+  c10::Device device_;
   std::vector<at::Tensor> kept_;
   std::vector<std::pair<at::Tensor, at::Tensor>> back_;  // To, from.
 };

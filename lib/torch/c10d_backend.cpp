@@ -8,18 +8,20 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/StringUtil.h>
 #include <c10/util/accumulate.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include <tutti/adapters/torch/detail/device.hpp>
 #include <tutti/coalesce.hpp>
 #include <tutti/process_group.hpp>
 
 #include "torch/arrays.hpp"
-#include "torch/c10d_store.hpp"
 #include "torch/c10d_work.hpp"
 #include "torch/errors.hpp"
+#include "torch/groups.hpp"
 
 namespace tutti::c10d_door {
 namespace {
@@ -69,9 +71,23 @@ const at::Tensor& only(const Tensors& tensors) {
   return tensors[0];
 }
 
-/// A name has 1 to 200 bytes.
-std::string name_of_group(const std::string& group) {
-  return group.empty() ? "world" : group.substr(0, 200);
+/// How a call runs.
+struct Run {
+  Groups& groups;
+  c10::Device device;
+  CallOptions options;
+  bool blocks;  ///< The caller waits at once, so the blocking verb may be used.
+
+  /// Collective in the first call on a device: make the views first, which may refuse a tensor.
+  ProcessGroup& group() const { return groups.on(device); }
+};
+
+/// Sends `count` calls as one. `issue(i)` must not refuse: that would break the group.
+template <typename Issue>
+Work launch_together(ProcessGroup& group, std::size_t count, Issue&& issue) {
+  Coalesce together(group);
+  for (std::size_t i = 0; i < count; ++i) together.add(issue(i));
+  return together.launch();
 }
 
 class BackendOverTutti final : public ::c10d::Backend {
@@ -83,32 +99,33 @@ class BackendOverTutti final : public ::c10d::Backend {
     }
   };
 
-  BackendOverTutti(ProcessGroup group, milliseconds timeout)
-      : ::c10d::Backend(group.rank(), group.size()),
+  BackendOverTutti(std::unique_ptr<Groups> groups, milliseconds timeout)
+      : ::c10d::Backend(groups->host().rank(), groups->host().size()),
         options_(c10::make_intrusive<Options>(timeout)),
         timeout_(timeout),
-        group_(std::move(group)) {}
+        groups_(std::move(groups)) {}
 
   const std::string getBackendName() const override { return "tutti"; }
   c10::intrusive_ptr<::c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(milliseconds timeout) override {
     timeout_ = timeout;
     options_->timeout = timeout;
-    in_torch_errors([&] { group_.set_timeout(timeout); });
+    in_torch_errors([&] { groups_->set_timeout(timeout); });
   }
   std::uint64_t getSequenceNumberForGroup() override { return seq_; }
   void setSequenceNumberForGroup() override {}  // Numbers begin at 0 on every rank.
-  void abort() override { group_.abort("abort() was called"); }
+  void abort() override { groups_->abort("abort() was called"); }
   void shutdown() override { drain_futures(); }
-  ProcessGroup& group() noexcept { return group_; }
+  Groups& groups() noexcept { return *groups_; }
 
-  bool supportsSplitting() const override { return true; }
+  /// Not with a device bound to the group: new_group() would then call a function of NCCL's class.
+  bool supportsSplitting() const override { return !bound_device_id_.has_value(); }
   c10::intrusive_ptr<::c10d::Backend> split(
       const c10::intrusive_ptr<::c10d::Store>&, const std::vector<int>& ranks,
       const c10::intrusive_ptr<::c10d::Backend::Options>& options) override {
-    auto part = in_torch_errors([&] { return group_.subset(ranks, call_options(timeout_)); });
-    if (!part) return nullptr;
-    return c10::make_intrusive<BackendOverTutti>(std::move(*part),
+    auto part = in_torch_errors([&] { return groups_->subset(ranks, call_options(timeout_)); });
+    if (part == nullptr) return nullptr;
+    return c10::make_intrusive<BackendOverTutti>(std::move(part),
                                                  options ? options->timeout : timeout_.load());
   }
 
@@ -116,13 +133,13 @@ class BackendOverTutti final : public ::c10d::Backend {
     const auto& tensor = only(tensors);
     if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
     return issue(OpType::ALLREDUCE, "tutti:all_reduce", tensors, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
+                 [&](Call& call, const Run& run) {
                    const auto op = reduce_op(tensor, options.reduceOp);
                    const auto data = call.arrays.reduced(tensor, Use::writes);
-                   if (blocks)
-                     group_.all_reduce(data, op, with);
+                   if (run.blocks)
+                     run.group().all_reduce(data, op, run.options);
                    else
-                     call.work = group_.all_reduce_async(data, op, with);
+                     call.work = run.group().all_reduce_async(data, op, run.options);
                  });
   }
 
@@ -131,14 +148,18 @@ class BackendOverTutti final : public ::c10d::Backend {
     const auto& tensor = only(tensors);
     TORCH_CHECK_VALUE(options.reduceOp == ::c10d::ReduceOp::SUM,
                       "tutti: the only reduction of sparse tensors is SUM");
+    if (!tensor.device().is_cpu())
+      C10_THROW_ERROR(NotImplementedError,
+                      c10::str("tutti: the sparse tensor is on ", tensor.device(),
+                               "; sparse tensors are reduced on cpu"));
     return issue(OpType::_ALLREDUCE_SPARSE, "tutti:all_reduce", tensors, options,
-                 [&](Call& call, const CallOptions& with, bool) {
+                 [&](Call& call, const Run& run) {
                    const auto local = tensor.coalesce();
                    const auto indices = local.indices().t().contiguous();  // [rows, sparse dims]
                    const auto values = local.values().contiguous();        // [rows, ...]
                    const std::vector<std::int64_t> mine{indices.size(0)};
                    std::vector<std::int64_t> rows(static_cast<std::size_t>(size_));
-                   group_.all_gather(mine, rows, {}, with);
+                   run.group().all_gather(mine, rows, {}, run.options);
                    const auto gather = [&](const at::Tensor& from) {
                      auto shape = from.sizes().vec();
                      shape[0] = c10::sum_integers(rows);
@@ -147,8 +168,9 @@ class BackendOverTutti final : public ::c10d::Backend {
                          c10::multiply_integers(shape.begin() + 1, shape.end()) * units_of(from);
                      auto counts = rows;
                      for (auto& count : counts) count *= row;
-                     group_.all_gather(call.arrays.moved(from, Use::reads),
-                                       call.arrays.moved(all, Use::writes), counts, with);
+                     const auto in = call.arrays.moved(from, Use::reads);
+                     const auto out = call.arrays.moved(all, Use::writes);
+                     run.group().all_gather(in, out, counts, run.options);
                      return all;
                    };
                    const auto sum = at::_sparse_coo_tensor_unsafe(gather(indices).t(),
@@ -160,44 +182,46 @@ class BackendOverTutti final : public ::c10d::Backend {
 
   WorkPointer allreduce_coalesced(Tensors& tensors,
                                   const ::c10d::AllreduceCoalescedOptions& options) override {
-    return issue(
-        OpType::ALLREDUCE_COALESCED, "tutti:all_reduce", tensors, options,
-        [&](Call& call, const CallOptions& with, bool) {
-          Coalesce together(group_);
-          for (const auto& tensor : tensors)
-            together.add(group_.all_reduce_async(call.arrays.reduced(tensor, Use::writes),
-                                                 reduce_op(tensor, options.reduceOp), with));
-          call.work = together.launch();
-        });
+    return issue(OpType::ALLREDUCE_COALESCED, "tutti:all_reduce", tensors, options,
+                 [&](Call& call, const Run& run) {
+                   auto op = ReduceOp::sum;
+                   std::vector<TensorView> data;
+                   for (const auto& tensor : tensors) {
+                     op = reduce_op(tensor, options.reduceOp);
+                     data.push_back(call.arrays.reduced(tensor, Use::writes));
+                   }
+                   auto& group = run.group();
+                   call.work = launch_together(group, data.size(), [&](std::size_t i) {
+                     return group.all_reduce_async(data[i], op, run.options);
+                   });
+                 });
   }
 
   WorkPointer broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override {
     const auto& tensor = only(tensors);
     return issue(OpType::BROADCAST, "tutti:broadcast", tensors, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
+                 [&](Call& call, const Run& run) {
                    const auto data = call.arrays.moved(tensor, Use::writes);
                    const int root = static_cast<int>(options.rootRank);
-                   if (blocks)
-                     group_.broadcast(data, root, with);
+                   if (run.blocks)
+                     run.group().broadcast(data, root, run.options);
                    else
-                     call.work = group_.broadcast_async(data, root, with);
+                     call.work = run.group().broadcast_async(data, root, run.options);
                  });
   }
 
   WorkPointer reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) override {
     const auto& tensor = only(tensors);
-    return issue(OpType::REDUCE, "tutti:reduce", tensors, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
-                   const int root = static_cast<int>(options.rootRank);
-                   const auto op = reduce_op(tensor, options.reduceOp);
-                   const auto in =
-                       call.arrays.reduced(tensor, rank_ == root ? Use::writes : Use::reads);
-                   const auto out = rank_ == root ? in : TensorView();
-                   if (blocks)
-                     group_.reduce(in, out, root, op, with);
-                   else
-                     call.work = group_.reduce_async(in, out, root, op, with);
-                 });
+    return issue(OpType::REDUCE, "tutti:reduce", tensors, options, [&](Call& call, const Run& run) {
+      const int root = static_cast<int>(options.rootRank);
+      const auto op = reduce_op(tensor, options.reduceOp);
+      const auto in = call.arrays.reduced(tensor, rank_ == root ? Use::writes : Use::reads);
+      const auto out = rank_ == root ? in : TensorView();
+      if (run.blocks)
+        run.group().reduce(in, out, root, op, run.options);
+      else
+        call.work = run.group().reduce_async(in, out, root, op, run.options);
+    });
   }
 
   /// The lengths of the ranks' tensors may differ; each rank's list of outputs has them.
@@ -205,30 +229,30 @@ class BackendOverTutti final : public ::c10d::Backend {
                         const ::c10d::AllgatherOptions& options) override {
     const auto& input = only(inputs);
     check_list(outputs, input, false);
-    return issue(OpType::ALLGATHER, "tutti:all_gather", inputs, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
-                   call.outputs = outputs;
-                   const auto in = call.arrays.moved(input, Use::reads);
-                   const auto out = call.arrays.joined(outputs[0], Use::writes);
-                   if (blocks)
-                     group_.all_gather(in, out, lengths(outputs[0]), with);
-                   else
-                     call.work = group_.all_gather_async(in, out, lengths(outputs[0]), with);
-                 });
+    return issue(
+        OpType::ALLGATHER, "tutti:all_gather", inputs, options, [&](Call& call, const Run& run) {
+          call.outputs = outputs;
+          const auto in = call.arrays.moved(input, Use::reads);
+          const auto out = call.arrays.joined(outputs[0], Use::writes);
+          if (run.blocks)
+            run.group().all_gather(in, out, lengths(outputs[0]), run.options);
+          else
+            call.work = run.group().all_gather_async(in, out, lengths(outputs[0]), run.options);
+        });
   }
 
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
                               const ::c10d::AllgatherOptions& options) override {
     check_parts(output, input, "output tensor", "input tensor");
     return issue(OpType::_ALLGATHER_BASE, "tutti:all_gather", {input}, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
+                 [&](Call& call, const Run& run) {
                    call.outputs = {{output}};
                    const auto in = call.arrays.moved(input, Use::reads);
                    const auto out = call.arrays.moved(output, Use::writes);
-                   if (blocks)
-                     group_.all_gather(in, out, {}, with);
+                   if (run.blocks)
+                     run.group().all_gather(in, out, {}, run.options);
                    else
-                     call.work = group_.all_gather_async(in, out, {}, with);
+                     call.work = run.group().all_gather_async(in, out, {}, run.options);
                  });
   }
 
@@ -237,17 +261,22 @@ class BackendOverTutti final : public ::c10d::Backend {
     TORCH_CHECK_VALUE(outputs.size() == static_cast<std::size_t>(size_), "tutti: ", outputs.size(),
                       " output lists; there must be one for each of the ", size_, " ranks");
     return issue(OpType::ALLGATHER_COALESCED, "tutti:all_gather", inputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
+                 [&](Call& call, const Run& run) {
                    call.outputs = outputs;
-                   Coalesce together(group_);
+                   std::vector<TensorView> in;
+                   std::vector<TensorView> out;
+                   std::vector<std::vector<std::int64_t>> counts;
                    for (std::size_t i = 0; i < inputs.size(); ++i) {
                      Tensors of_ranks;
                      for (const auto& list : outputs) of_ranks.push_back(list.at(i));
-                     together.add(group_.all_gather_async(call.arrays.moved(inputs[i], Use::reads),
-                                                          call.arrays.joined(of_ranks, Use::writes),
-                                                          lengths(of_ranks), with));
+                     in.push_back(call.arrays.moved(inputs[i], Use::reads));
+                     out.push_back(call.arrays.joined(of_ranks, Use::writes));
+                     counts.push_back(lengths(of_ranks));
                    }
-                   call.work = together.launch();
+                   auto& group = run.group();
+                   call.work = launch_together(group, in.size(), [&](std::size_t i) {
+                     return group.all_gather_async(in[i], out[i], counts[i], run.options);
+                   });
                  });
   }
 
@@ -255,14 +284,18 @@ class BackendOverTutti final : public ::c10d::Backend {
                                               const ::c10d::AllgatherOptions& options) override {
     check_pairs(outputs, inputs);
     return issue(OpType::ALLGATHER_INTO_TENSOR_COALESCED, "tutti:all_gather", inputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
+                 [&](Call& call, const Run& run) {
                    call.outputs = {outputs};
-                   Coalesce together(group_);
-                   for (std::size_t i = 0; i < inputs.size(); ++i)
-                     together.add(group_.all_gather_async(
-                         call.arrays.moved(inputs[i], Use::reads),
-                         call.arrays.moved(outputs[i], Use::writes), {}, with));
-                   call.work = together.launch();
+                   std::vector<TensorView> in;
+                   std::vector<TensorView> out;
+                   for (std::size_t i = 0; i < inputs.size(); ++i) {
+                     in.push_back(call.arrays.moved(inputs[i], Use::reads));
+                     out.push_back(call.arrays.moved(outputs[i], Use::writes));
+                   }
+                   auto& group = run.group();
+                   call.work = launch_together(group, in.size(), [&](std::size_t i) {
+                     return group.all_gather_async(in[i], out[i], {}, run.options);
+                   });
                  });
   }
 
@@ -270,41 +303,39 @@ class BackendOverTutti final : public ::c10d::Backend {
                      const ::c10d::GatherOptions& options) override {
     const auto& input = only(inputs);
     const bool is_root = check_root(options.rootRank, outputs, input);
-    return issue(OpType::GATHER, "tutti:gather", inputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
-                   call.outputs = is_root ? outputs : std::vector<Tensors>{{}};
-                   call.work = group_.gather_async(
-                       call.arrays.moved(input, Use::reads),
-                       is_root ? call.arrays.joined(outputs[0], Use::writes) : TensorView(),
-                       static_cast<int>(options.rootRank), {}, with);
-                 });
+    return issue(OpType::GATHER, "tutti:gather", inputs, options, [&](Call& call, const Run& run) {
+      call.outputs = is_root ? outputs : std::vector<Tensors>{{}};
+      const auto in = call.arrays.moved(input, Use::reads);
+      const auto out = is_root ? call.arrays.joined(outputs[0], Use::writes) : TensorView();
+      call.work =
+          run.group().gather_async(in, out, static_cast<int>(options.rootRank), {}, run.options);
+    });
   }
 
   WorkPointer gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                  const ::c10d::GatherOptions& options) override {
     const bool is_root = rank_ == options.rootRank;
     if (is_root) check_parts(output, input, "output tensor", "input tensor");
-    return issue(OpType::GATHER, "tutti:gather", {input}, options,
-                 [&](Call& call, const CallOptions& with, bool) {
-                   call.outputs = {is_root ? Tensors{output} : Tensors{}};
-                   call.work = group_.gather_async(
-                       call.arrays.moved(input, Use::reads),
-                       is_root ? call.arrays.moved(output, Use::writes) : TensorView(),
-                       static_cast<int>(options.rootRank), {}, with);
-                 });
+    return issue(OpType::GATHER, "tutti:gather", {input}, options, [&](Call& call, const Run& run) {
+      call.outputs = {is_root ? Tensors{output} : Tensors{}};
+      const auto in = call.arrays.moved(input, Use::reads);
+      const auto out = is_root ? call.arrays.moved(output, Use::writes) : TensorView();
+      call.work =
+          run.group().gather_async(in, out, static_cast<int>(options.rootRank), {}, run.options);
+    });
   }
 
   WorkPointer scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                       const ::c10d::ScatterOptions& options) override {
     const auto& output = only(outputs);
     const bool is_root = check_root(options.rootRank, inputs, output);
-    return issue(OpType::SCATTER, "tutti:scatter", outputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
-                   call.work = group_.scatter_async(
-                       is_root ? call.arrays.joined(inputs[0], Use::reads) : TensorView(),
-                       call.arrays.moved(output, Use::writes), static_cast<int>(options.rootRank),
-                       {}, with);
-                 });
+    return issue(
+        OpType::SCATTER, "tutti:scatter", outputs, options, [&](Call& call, const Run& run) {
+          const auto in = is_root ? call.arrays.joined(inputs[0], Use::reads) : TensorView();
+          const auto out = call.arrays.moved(output, Use::writes);
+          call.work = run.group().scatter_async(in, out, static_cast<int>(options.rootRank), {},
+                                                run.options);
+        });
   }
 
   WorkPointer reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -312,11 +343,12 @@ class BackendOverTutti final : public ::c10d::Backend {
     const auto& output = only(outputs);
     check_list(inputs, output, false);
     return issue(OpType::REDUCE_SCATTER, "tutti:reduce_scatter", outputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
+                 [&](Call& call, const Run& run) {
+                   const auto op = reduce_op(output, options.reduceOp);
                    const auto out = call.arrays.reduced(output, Use::writes);
-                   call.work = group_.reduce_scatter_async(
-                       call.arrays.joined(inputs[0], Use::reads), out, lengths(inputs[0]),
-                       reduce_op(output, options.reduceOp), with);
+                   const auto in = call.arrays.joined(inputs[0], Use::reads);
+                   call.work = run.group().reduce_scatter_async(in, out, lengths(inputs[0]), op,
+                                                                run.options);
                  });
   }
 
@@ -324,14 +356,14 @@ class BackendOverTutti final : public ::c10d::Backend {
                                    const ::c10d::ReduceScatterOptions& options) override {
     check_parts(input, output, "input tensor", "output tensor");
     return issue(OpType::_REDUCE_SCATTER_BASE, "tutti:reduce_scatter", {output}, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
+                 [&](Call& call, const Run& run) {
                    const auto op = reduce_op(output, options.reduceOp);
                    const auto in = call.arrays.reduced(input, Use::reads);
                    const auto out = call.arrays.reduced(output, Use::writes);
-                   if (blocks)
-                     group_.reduce_scatter(in, out, {}, op, with);
+                   if (run.blocks)
+                     run.group().reduce_scatter(in, out, {}, op, run.options);
                    else
-                     call.work = group_.reduce_scatter_async(in, out, {}, op, with);
+                     call.work = run.group().reduce_scatter_async(in, out, {}, op, run.options);
                  });
   }
 
@@ -339,14 +371,19 @@ class BackendOverTutti final : public ::c10d::Backend {
       Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) override {
     check_pairs(outputs, inputs);
     return issue(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "tutti:reduce_scatter", outputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
-                   Coalesce together(group_);
-                   for (std::size_t i = 0; i < inputs.size(); ++i)
-                     together.add(group_.reduce_scatter_async(
-                         call.arrays.reduced(inputs[i], Use::reads),
-                         call.arrays.reduced(outputs[i], Use::writes), {},
-                         reduce_op(outputs[i], options.reduceOp), with));
-                   call.work = together.launch();
+                 [&](Call& call, const Run& run) {
+                   auto op = ReduceOp::sum;
+                   std::vector<TensorView> in;
+                   std::vector<TensorView> out;
+                   for (std::size_t i = 0; i < inputs.size(); ++i) {
+                     op = reduce_op(outputs[i], options.reduceOp);
+                     in.push_back(call.arrays.reduced(inputs[i], Use::reads));
+                     out.push_back(call.arrays.reduced(outputs[i], Use::writes));
+                   }
+                   auto& group = run.group();
+                   call.work = launch_together(group, in.size(), [&](std::size_t i) {
+                     return group.reduce_scatter_async(in[i], out[i], {}, op, run.options);
+                   });
                  });
   }
 
@@ -359,16 +396,16 @@ class BackendOverTutti final : public ::c10d::Backend {
     ::c10d::checkSplitSizes(input_rows, input, size_);
     ::c10d::checkSplitSizes(output_rows, output, size_);
     return issue(OpType::ALLTOALL_BASE, "tutti:all_to_all", {input}, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
+                 [&](Call& call, const Run& run) {
                    call.outputs = {{output}};
                    const auto send = elements_of(input_rows, input);
                    const auto receive = elements_of(output_rows, output);
                    const auto in = call.arrays.moved(input, Use::reads);
                    const auto out = call.arrays.moved(output, Use::writes);
-                   if (blocks)
-                     group_.all_to_all(in, out, send, receive, with);
+                   if (run.blocks)
+                     run.group().all_to_all(in, out, send, receive, run.options);
                    else
-                     call.work = group_.all_to_all_async(in, out, send, receive, with);
+                     call.work = run.group().all_to_all_async(in, out, send, receive, run.options);
                  });
   }
 
@@ -378,22 +415,28 @@ class BackendOverTutti final : public ::c10d::Backend {
     TORCH_CHECK_VALUE(outputs.size() == ranks && inputs.size() == ranks, "tutti: ", inputs.size(),
                       " inputs and ", outputs.size(),
                       " outputs; there must be one for each of the ", size_, " ranks");
-    return issue(OpType::ALLTOALL, "tutti:all_to_all", inputs, options,
-                 [&](Call& call, const CallOptions& with, bool) {
-                   call.outputs = {outputs};
-                   call.work = group_.all_to_all_async(call.arrays.joined(inputs, Use::reads),
-                                                       call.arrays.joined(outputs, Use::writes),
-                                                       lengths(inputs), lengths(outputs), with);
-                 });
+    return issue(
+        OpType::ALLTOALL, "tutti:all_to_all", inputs, options, [&](Call& call, const Run& run) {
+          call.outputs = {outputs};
+          const auto in = call.arrays.joined(inputs, Use::reads);
+          const auto out = call.arrays.joined(outputs, Use::writes);
+          call.work =
+              run.group().all_to_all_async(in, out, lengths(inputs), lengths(outputs), run.options);
+        });
   }
 
+  /// With device_ids it is one of the group on that device, after the work on the current stream.
   WorkPointer barrier(const ::c10d::BarrierOptions& options) override {
-    return issue(OpType::BARRIER, "tutti:barrier", {}, options,
-                 [&](Call& call, const CallOptions& with, bool blocks) {
-                   if (blocks)
-                     group_.barrier(with);
+    const c10::Device device =
+        options.device_ids.empty()
+            ? c10::Device(c10::kCPU)
+            : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids[0]));
+    return issue(OpType::BARRIER, "tutti:barrier", device, {}, options,
+                 [&](Call& call, const Run& run) {
+                   if (run.blocks)
+                     run.group().barrier(run.options);
                    else
-                     call.work = group_.barrier_async(with);
+                     call.work = run.group().barrier_async(run.options);
                  });
   }
 
@@ -401,7 +444,7 @@ class BackendOverTutti final : public ::c10d::Backend {
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all) override {
     const auto limit = options.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : options.timeout;
     try {
-      group_.monitored_barrier({.deadline = Deadline::after(limit)});
+      groups_->host().monitored_barrier({.deadline = Deadline::after(limit)});
     } catch (const Error& error) {
       auto late = error.where().missing;
       if (error.code() != Errc::timeout) throw_as_torch(error);
@@ -422,11 +465,10 @@ class BackendOverTutti final : public ::c10d::Backend {
   }
 
   WorkPointer send(Tensors& tensors, int peer, int tag) override {
-    return issue(OpType::SEND, "tutti:send", tensors, NoOptions(),
-                 [&](Call& call, const CallOptions& with, bool) {
-                   call.work = group_.send_async(call.arrays.moved(only(tensors), Use::reads), peer,
-                                                 tag, with);
-                 });
+    return issue(OpType::SEND, "tutti:send", tensors, NoOptions(), [&](Call& call, const Run& run) {
+      const auto data = call.arrays.moved(only(tensors), Use::reads);
+      call.work = run.group().send_async(data, peer, tag, run.options);
+    });
   }
   WorkPointer recv(Tensors& tensors, int peer, int tag) override {
     return receive(OpType::RECV, tensors, peer, tag);
@@ -437,11 +479,13 @@ class BackendOverTutti final : public ::c10d::Backend {
 
  private:
   WorkPointer receive(OpType type, Tensors& tensors, int peer, int tag) {
-    return issue(type, "tutti:recv", tensors, NoOptions(),
-                 [&](Call& call, const CallOptions& with, bool) {
-                   call.work = group_.recv_async(call.arrays.moved(only(tensors), Use::writes),
-                                                 peer, tag, with, &call.source);
-                 });
+    return issue(type, "tutti:recv", tensors, NoOptions(), [&](Call& call, const Run& run) {
+      const auto data = call.arrays.moved(only(tensors), Use::writes);
+      // A copy back would wait for the sender here, before a later send of this rank.
+      TORCH_CHECK_VALUE(run.device.is_cpu() || !call.arrays.copies_back(),
+                        "tutti: the tensor of a receive on ", run.device, " is not contiguous");
+      call.work = run.group().recv_async(data, peer, tag, run.options, &call.source);
+    });
   }
 
   static CallOptions call_options(milliseconds timeout) {
@@ -451,12 +495,22 @@ class BackendOverTutti final : public ::c10d::Backend {
     return options;
   }
 
-  /// Runs `start(call, options, blocks)`. If the caller waits at once, `blocks` is true, and
-  /// `start` may use the blocking verb, which needs no other thread.
+  /// Runs `start(call, run)`. If the caller waits at once, `run.blocks` is true, and `start` may
+  /// use the blocking verb, which needs no other thread.
   template <typename Options, typename Start>
   WorkPointer issue(OpType type, const char* title, const Tensors& inputs, const Options& options,
                     Start&& start) {
-    auto call = std::make_shared<Call>();
+    const auto& first = inputs.empty() ? at::Tensor() : inputs[0];
+    return issue(type, title, first.defined() ? first.device() : c10::Device(c10::kCPU), inputs,
+                 options, std::forward<Start>(start));
+  }
+  template <typename Options, typename Start>
+  WorkPointer issue(OpType type, const char* title, const c10::Device& device,
+                    const Tensors& inputs, const Options& options, Start&& start) {
+    if (!device.is_cpu() && !device.is_cuda())
+      C10_THROW_ERROR(NotImplementedError, c10::str("tutti: the tensor is on ", device,
+                                                    "; this backend takes cpu and cuda"));
+    auto call = std::make_shared<Call>(device);
     const auto limit = options.timeout == ::c10d::kUnsetTimeout || options.timeout == kNoTimeout
                            ? timeout_.load()
                            : options.timeout;
@@ -465,8 +519,14 @@ class BackendOverTutti final : public ::c10d::Backend {
     call->outputs = {inputs};
     const c10::NoGradGuard off;
     in_torch_errors([&] {
-      start(*call, call_options(limit), !options.asyncOp);
-      if (call->work.state() == nullptr) {
+      Run run{*groups_, device, call_options(limit), !options.asyncOp};
+      run.options = libtorch::detail::on_current_stream(device, run.options);
+      start(*call, run);
+      const bool ended = call->work.state() == nullptr;
+      if (!device.is_cpu()) {
+        call->in_stream_order = run.group().backend() == "nccl";
+        if (ended || call->arrays.copies_back()) call->end_on_stream();
+      } else if (ended) {
         call->arrays.copy_back();
         call->done = true;
       } else if (call->arrays.copies_back()) {
@@ -540,34 +600,35 @@ class BackendOverTutti final : public ::c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   std::atomic<milliseconds> timeout_;
   std::atomic<std::uint64_t> seq_{0};
-  ProcessGroup group_;
+  std::unique_ptr<Groups> groups_;
 };
 
 }  // namespace
 
 c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options) {
   return in_torch_errors([&] {
-    GroupOptions group;
-    group.name = name_of_group(options.group);
-    group.backend = options.backend;
-    group.store = make_store(options.store);
-    group.rank = options.rank;
-    group.size = options.size;
-    group.timeout = options.timeout;
-    return c10::make_intrusive<BackendOverTutti>(ProcessGroup::create(group), options.timeout);
+    return c10::make_intrusive<BackendOverTutti>(std::make_unique<Groups>(options),
+                                                 options.timeout);
   });
 }
 
-ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend) {
+namespace {
+
+Groups& groups_of(const c10::intrusive_ptr<::c10d::Backend>& backend) {
   auto* ours = dynamic_cast<BackendOverTutti*>(backend.get());
   if (ours == nullptr)
     C10_THROW_ERROR(TypeError, c10::str("tutti: this is a backend ", backend->getBackendName()));
-  return ours->group();
+  return ours->groups();
+}
+
+}  // namespace
+
+ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend) {
+  return groups_of(backend).host();
 }
 
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend) {
-  const auto& group = group_under(backend);
-  return group.backend() + " over " + group.transport();
+  return groups_of(backend).describe();
 }
 
 }  // namespace tutti::c10d_door

@@ -17,19 +17,25 @@ struct BackendOptions {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout = kBackendDefaultTimeout;
-  std::string group;    ///< Its name in errors.
-  std::string backend;  ///< As GroupOptions::backend.
+  std::string group;                    ///< Its name in errors.
+  std::string backend;                  ///< As GroupOptions::backend, for tensors in host memory.
+  std::string device_backend = "auto";  ///< For tensors on a CUDA device; "auto" may also stage.
 };
 
 /// Makes a backend of c10d over a tutti::ProcessGroup. Collective. Takes dense tensors in host
-/// memory, and sparse ones in allreduce. @throws torch's exceptions; see errors.hpp.
+/// memory or on a CUDA device, and sparse ones in host memory in allreduce. The first call with a
+/// tensor on a device makes a second group and is collective. On a device c10d's rules hold: a call
+/// comes after the work on the current stream, and Work::wait() makes the current stream wait.
+/// @throws torch's exceptions; see errors.hpp.
 c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options);
 
-/// Of a backend that make_backend() made: "shm over shared memory". @throws c10::TypeError for
+/// Of a backend that make_backend() made: "shm over shared memory", and the group for a device if
+/// there is one. @throws c10::TypeError for
 /// another one.
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend);
 
-/// The group under a backend that make_backend() made, which must outlive its use; likewise.
+/// The group for host memory under a backend that make_backend() made, which must outlive its use;
+/// likewise.
 ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend);
 
 }  // namespace c10d_door

@@ -6,7 +6,10 @@
 #include <thread>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
+
+#include <tutti/adapters/torch/detail/device.hpp>
 
 #include "torch/errors.hpp"
 
@@ -95,6 +98,23 @@ void Call::finish() {
   done = true;
 }
 
+void Call::end_on_stream() {
+  const auto stream = libtorch::detail::current_stream(device);
+  block_current_stream();
+  if (error != nullptr) return;
+  arrays.copy_back();
+  written.emplace(device.type());
+  written->record(stream);
+  done = work.state() == nullptr;
+}
+
+void Call::block_current_stream() {
+  const auto stream = libtorch::detail::current_stream(device);
+  if (!done && !work.done()) work.block_stream(libtorch::detail::stream_of(stream));
+  if (!done && work.done()) finish();
+  if (written) written->block(stream);
+}
+
 CallWork::~CallWork() {
   try {
     std::move(call_->work).detach(call_);
@@ -108,6 +128,7 @@ bool CallWork::isCompleted() {
   if (!lock) return false;  // Another thread waits.
   if (!call_->done && !call_->work.done()) return false;
   call_->finish();
+  if (call_->written && !call_->written->query()) return false;
   lock.unlock();
   note_end();
   return true;
@@ -129,11 +150,19 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("tutti: Timed out after ", timeout.count(),
                              " ms in wait(); the call goes on until its own deadline"));
-  call_->finish();
+  if (call_->device.is_cpu())
+    call_->finish();
+  else
+    in_torch_errors([&] { call_->block_current_stream(); });
   lock.unlock();
   note_end();
   if (call_->error != nullptr) std::rethrow_exception(call_->error);
   return true;
+}
+
+void CallWork::blockCurrentStream() {
+  if (call_->device.is_cpu()) return ::c10d::Work::blockCurrentStream();
+  synchronize();
 }
 
 std::vector<at::Tensor> CallWork::result() {
@@ -144,11 +173,21 @@ std::vector<at::Tensor> CallWork::result() {
 c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
   const std::lock_guard lock(call_->mutex);
   if (call_->future != nullptr) return call_->future;
+  const bool on_device = !call_->device.is_cpu();
   const auto tensors = c10::ListType::create(c10::TensorType::get());
   const auto future = c10::make_intrusive<c10::ivalue::Future>(
       call_->outputs.size() == 1 ? c10::TypePtr(tensors)
-                                 : c10::TypePtr(c10::ListType::create(tensors)));
+                                 : c10::TypePtr(c10::ListType::create(tensors)),
+      on_device ? std::vector<c10::Device>{call_->device} : std::vector<c10::Device>{});
   call_->future = future;
+  if (on_device && (call_->done || call_->in_stream_order)) {
+    // Completed at once: what uses the future waits for the current stream of this moment.
+    const auto stream = libtorch::detail::current_stream(call_->device);
+    const c10::StreamGuard guard(libtorch::detail::beside(stream));
+    in_torch_errors([&] { call_->block_current_stream(); });
+    complete(*future, call_->outputs, call_->error);
+    return future;
+  }
   if (call_->done) {
     complete(*future, call_->outputs, call_->error);
     return future;

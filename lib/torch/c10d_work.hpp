@@ -5,8 +5,10 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include <c10/core/Event.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -19,6 +21,11 @@ namespace c10d_door {
 
 /// One call: its tensors, and how it ended. The call holds it until it has ended.
 struct Call {
+  explicit Call(const c10::Device& on) : device(on), arrays(on) {}
+
+  const c10::Device device;
+  /// A stream of the device can wait for the call; otherwise Work::block_stream() blocks the host.
+  bool in_stream_order = false;
   std::mutex mutex;  // Of all members but `arrays` and `source`, which the call writes.
   Work work;
   bool done = false;
@@ -26,10 +33,17 @@ struct Call {
   std::vector<Tensors> outputs;
   c10::intrusive_ptr<c10::ivalue::Future> future;
   Arrays arrays;
-  int source = -1;  // The sender, of a receive.
+  int source = -1;                    // The sender, of a receive.
+  std::optional<c10::Event> written;  // After it the outputs have been written, on a device.
 
   /// Waits for the call. With the mutex.
   void finish();
+  /// The rest of a call on a device is put on the current stream, which waits for the call, and
+  /// `written` behind it.
+  void end_on_stream();
+  /// The current stream of the device waits for the call. An error that is known ends it. With the
+  /// mutex.
+  void block_current_stream();
 };
 
 /// c10d's handle of a call. Dropped before the call ends, it waits for nothing.
@@ -49,6 +63,9 @@ class CallWork final : public ::c10d::Work {
   int sourceRank() const override { return call_->source; }
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(kNoTimeout); }
+  void blockCurrentStream() override;
+  /// On a device the current stream waits, and the host only if `timeout` is set or the call runs
+  /// on the host.
   bool wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return seq_; }

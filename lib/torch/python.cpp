@@ -10,7 +10,8 @@ namespace {
 
 c10::intrusive_ptr<::c10d::Backend> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank,
                                            int size, double timeout, const std::string& group,
-                                           const std::string& backend) {
+                                           const std::string& backend,
+                                           const std::string& device_backend) {
   using Milliseconds = std::chrono::duration<double, std::milli>;
   return tutti::c10d_door::make_backend(
       {.store = store,
@@ -18,7 +19,8 @@ c10::intrusive_ptr<::c10d::Backend> create(const c10::intrusive_ptr<::c10d::Stor
        .size = size,
        .timeout = std::chrono::ceil<std::chrono::milliseconds>(Milliseconds(timeout * 1000)),
        .group = group,
-       .backend = backend});
+       .backend = backend,
+       .device_backend = device_backend});
 }
 
 }  // namespace
@@ -27,7 +29,8 @@ PYBIND11_MODULE(_c10d, m) {
   namespace py = pybind11;
   m.attr("torch_version") = TORCH_VERSION;
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-        py::arg("group"), py::arg("backend"), py::call_guard<py::gil_scoped_release>());
+        py::arg("group"), py::arg("backend"), py::arg("device_backend"),
+        py::call_guard<py::gil_scoped_release>());
   m.def("describe", &tutti::c10d_door::describe, py::arg("backend"));
   m.def("drain_futures", &tutti::c10d_door::drain_futures,
         py::call_guard<py::gil_scoped_release>());

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 
-import torch
 import torch.distributed as dist
 
 PATIENCE = 1.0  # In seconds, for a main thread that does not wait in a call.
@@ -17,6 +16,12 @@ _started = None  # The process in which the thread runs.
 def _place():
     frame = sys._current_frames().get(threading.main_thread().ident)
     return frame and (id(frame), frame.f_lasti)
+
+
+def backends_of(group):
+    """The backends "tutti" of a group of c10d: one for all of its devices, unless they were named one by one."""
+    found = [group._get_backend(device) for device in group._device_types]
+    return [backend for backend in found if backend.name() == "tutti"]
 
 
 def _watch(read_end):
@@ -30,11 +35,7 @@ def _watch(read_end):
         if before is None or _place() != before:
             continue
         for group in list(dist.distributed_c10d._world.pg_map):
-            try:
-                backend = group._get_backend(torch.device("cpu"))
-            except RuntimeError:  # A group of other devices.
-                continue
-            if backend.name() == "tutti":
+            for backend in backends_of(group):
                 backend.abort()
 
 

@@ -265,27 +265,41 @@ TORCH_LIBRARY_IMPL(_, CUDA, m) {
 
 }  // namespace
 
+void on_cuda_threads(int size, const std::function<void(int rank, c10::Device device)>& body) {
+  on_threads(size, [&](int rank) {
+    const c10::Device device(type, static_cast<c10::DeviceIndex>(rank));
+    const c10::DeviceGuard guard(device);
+    const c10::Stream stream = GuardImpl().getNewStream(device, 0);
+    const auto end = [&] {
+      stream.synchronize();
+      GuardImpl::empty_pool(device);
+      cuda().stream_destroy(handle_of(stream));
+    };
+    try {
+      const c10::StreamGuard on_stream(stream);
+      body(rank, device);
+    } catch (...) {
+      end();
+      throw;
+    }
+    end();
+  });
+}
+
 void on_cuda_ranks(const CudaWorld& world,
                    const std::function<void(ProcessGroup& group, c10::Device device)>& body) {
   const auto store = make_memory_store();
   const bool nccl = std::string(world.backend) == "nccl";
-  on_threads(world.size, [&](int rank) {
-    const c10::Device device(type, static_cast<c10::DeviceIndex>(rank));
-    const c10::DeviceGuard guard(device);
+  on_cuda_threads(world.size, [&](int rank, c10::Device device) {
     ProcessGroup group =
         nccl ? nccl_double::make_group(rank, world.size, store, {})
              : nccl_double::make_staged_group(backend::local::entry, rank, world.size, rank, store);
-    const c10::Stream stream = GuardImpl().getNewStream(device, 0);
     try {
-      const c10::StreamGuard on_stream(stream);
       body(group, device);
     } catch (...) {
       group.abort("a rank left the test");
       throw;
     }
-    stream.synchronize();
-    GuardImpl::empty_pool(device);
-    cuda().stream_destroy(handle_of(stream));
   });
 }
 

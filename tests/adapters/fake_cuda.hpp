@@ -16,7 +16,11 @@
 
 namespace tutti::test {
 
-/// Ranks as threads. Rank r has device cuda:r, whose current stream in torch is not the default.
+/// Runs `body` on threads. Rank r has device cuda:r, whose current stream in torch is not the
+/// default one.
+void on_cuda_threads(int size, const std::function<void(int rank, c10::Device device)>& body);
+
+/// A group of such ranks.
 struct CudaWorld {
   const char* backend = "nccl";  ///< "nccl" over its double; "local": staged over host memory.
   int size = 1;

@@ -22,9 +22,9 @@ constexpr std::array<std::byte, 16> image{std::byte{0xD0}, std::byte{0xB1}, std:
 constexpr unsigned int most_threads = 1024;
 constexpr unsigned int most_blocks = 0x7fffffff;
 
-enum class Function : char { fold, put };
+enum class HandleFunction : char { fold, put };
 struct LoadedLibrary {
-  std::array<Function, 2> kernels{Function::fold, Function::put};
+  std::array<HandleFunction, 2> kernels{HandleFunction::fold, HandleFunction::put};
 };
 
 LoadedLibrary& the_library() {
