@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <tutti/adapters/torch/detail/types.hpp>
@@ -90,6 +91,17 @@ void Arrays::copy_back() {
   const c10::NoGradGuard off;
   for (const auto& [to, from] : back_) to.copy_(from);
   back_.clear();
+}
+
+void Arrays::release(const c10::Stream& stream) {
+  for (const auto& tensor : kept_) record_stream(tensor, stream);
+  kept_.clear();
+  back_.clear();
+}
+
+void record_stream(const at::Tensor& tensor, const c10::Stream& stream) {
+  c10::impl::VirtualGuardImpl(stream.device_type())
+      .recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
 std::vector<std::int64_t> lengths(const Tensors& tensors) {

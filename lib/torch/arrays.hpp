@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <tutti/tensor.hpp>
 
@@ -34,6 +35,8 @@ class Arrays {
   /// After the call: copies into the tensors that were written through a copy.
   void copy_back();
   bool copies_back() const noexcept { return !back_.empty(); }
+  /// Gives up the tensors of a device, whose memory is used again after the work on `stream`.
+  void release(const c10::Stream& stream);
 
  private:
   void check(const at::Tensor& tensor) const;
@@ -44,6 +47,8 @@ class Arrays {
   std::vector<std::pair<at::Tensor, at::Tensor>> back_;  // To, from.
 };
 
+/// The memory of a tensor on a device is used again after the work on `stream`.
+void record_stream(const at::Tensor& tensor, const c10::Stream& stream);
 /// The lengths of the views of `tensors`, as Arrays::moved() counts them.
 std::vector<std::int64_t> lengths(const Tensors& tensors);
 /// The elements of a view for each element of a tensor of this dtype: more than 1 if it travels as

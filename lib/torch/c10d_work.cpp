@@ -81,6 +81,15 @@ void complete(c10::ivalue::Future& future, const std::vector<Tensors>& outputs,
     future.markCompleted(c10::IValue(outputs));
 }
 
+/// Orders the current stream after a call, whose arrays are still needed.
+c10::Stream order_stream(Call& call) {
+  const auto stream = libtorch::detail::current_stream(call.device);
+  if (!call.done && !call.work.done()) call.work.block_stream(libtorch::detail::stream_of(stream));
+  if (!call.done && call.work.done()) call.finish();
+  if (call.written) call.written->block(stream);
+  return stream;
+}
+
 }  // namespace
 
 void drain_futures() {
@@ -99,23 +108,25 @@ void Call::finish() {
 }
 
 void Call::end_on_stream() {
-  const auto stream = libtorch::detail::current_stream(device);
-  block_current_stream();
+  const auto stream = order_stream(*this);
   if (error != nullptr) return;
   arrays.copy_back();
   written.emplace(device.type());
   written->record(stream);
-  done = work.state() == nullptr;
 }
 
 void Call::block_current_stream() {
-  const auto stream = libtorch::detail::current_stream(device);
-  if (!done && !work.done()) work.block_stream(libtorch::detail::stream_of(stream));
-  if (!done && work.done()) finish();
-  if (written) written->block(stream);
+  const auto stream = order_stream(*this);
+  arrays.release(stream);
+  for (const auto& list : outputs)
+    for (const auto& tensor : list) record_stream(tensor, stream);
+  is_ordered = true;
 }
 
 CallWork::~CallWork() {
+  // Freed on this thread: on one of the group it could meet NCCL, which puts a later call on the
+  // stream of the memory.
+  if (call_->is_ordered) call_->outputs.clear();
   try {
     std::move(call_->work).detach(call_);
   } catch (const std::exception&) {  // Without a thread detach() has waited for the call.

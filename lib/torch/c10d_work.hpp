@@ -34,6 +34,7 @@ struct Call {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   Arrays arrays;
   int source = -1;                    // The sender, of a receive.
+  bool is_ordered = false;            // A stream has waited for it.
   std::optional<c10::Event> written;  // After it the outputs have been written, on a device.
 
   /// Waits for the call. With the mutex.
@@ -41,8 +42,8 @@ struct Call {
   /// The rest of a call on a device is put on the current stream, which waits for the call, and
   /// `written` behind it.
   void end_on_stream();
-  /// The current stream of the device waits for the call. An error that is known ends it. With the
-  /// mutex.
+  /// The current stream of the device waits for the call, which then needs to hold no tensor. An
+  /// error that is known ends it. With the mutex.
   void block_current_stream();
 };
 

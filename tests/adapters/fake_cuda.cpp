@@ -76,7 +76,8 @@ class Allocator final : public c10::Allocator {
   void record(const c10::DataPtr& data, const c10::Stream& stream) {
     if (data.get_deleter() != &free) return;  // As torch's: the block of another allocator.
     const std::lock_guard lock(mutex_);
-    blocks_.at(data.get()).used_by.push_back(handle_of(stream));
+    auto& block = blocks_.at(data.get());
+    if (block.stream != handle_of(stream)) block.used_by.push_back(handle_of(stream));
   }
 
   static Allocator& instance() {

@@ -226,11 +226,18 @@ TEST_P(C10dDevice, EveryCallGivesItsNumbers) {
   });
 }
 
+/// Runs `body` with another stream than the current one.
+void with_stream(const C10dRank& at, const std::function<void(const c10::Stream& other)>& body) {
+  const c10::Stream other = c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(at.device);
+  body(other);
+  other.synchronize();
+  nccl_double::cuda().stream_destroy(static_cast<cudaStream_t>(other.native_handle()));
+}
+
 TEST_P(C10dDevice, ACallComesAfterItsStreamAndWaitMakesTheStreamWait) {
   on_c10d_ranks(GetParam(), [](const C10dRank& at) {
     at.sum(at.full({1}, 1))->wait();  // Makes the group.
-    const c10::Stream other = c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(at.device);
-    {
+    with_stream(at, [&](const c10::Stream& other) {
       const auto x = at.late(at.rank + 1);
       const auto work = at.sum(x);
       const c10::StreamGuard on_other(other);
@@ -239,16 +246,13 @@ TEST_P(C10dDevice, ACallComesAfterItsStreamAndWaitMakesTheStreamWait) {
       expect_is(x, at::full({100}, 3.0F));           // Read on the other stream.
       EXPECT_TRUE(work->isCompleted());
       EXPECT_TRUE(work->isSuccess());
-    }
-    other.synchronize();
-    nccl_double::cuda().stream_destroy(static_cast<cudaStream_t>(other.native_handle()));
+    });
   });
 }
 
 TEST_P(C10dDevice, OutputsThatAreCopiedBackAreOrderedToo) {
   on_c10d_ranks(GetParam(), [](const C10dRank& at) {
-    const c10::Stream other = c10::impl::VirtualGuardImpl(c10::kCUDA).getNewStream(at.device);
-    {
+    with_stream(at, [&](const c10::Stream& other) {
       Tensors input{at.late(at.rank + 1)};
       std::vector<Tensors> lists{{at.full({100}, 0), at.full({100}, 0)}};
       const auto work = at.backend->allgather(lists, input, {});
@@ -256,9 +260,21 @@ TEST_P(C10dDevice, OutputsThatAreCopiedBackAreOrderedToo) {
       work->wait();
       for (int r = 0; r < 2; ++r)
         expect_is(lists[0][static_cast<std::size_t>(r)], at::full({100}, r + 1, at::kFloat));
-    }
-    other.synchronize();
-    nccl_double::cuda().stream_destroy(static_cast<cudaStream_t>(other.native_handle()));
+    });
+  });
+}
+
+TEST_P(C10dDevice, MemoryIsUsedAgainAfterTheStreamThatWaited) {
+  on_c10d_ranks(GetParam(), [](const C10dRank& at) {
+    at.sum(at.full({1}, 1))->wait();
+    with_stream(at, [&](const c10::Stream& other) {
+      auto x = at.late(at.rank + 1);
+      auto work = at.sum(x);
+      const c10::StreamGuard on_other(other);
+      work->wait();
+      work.reset();
+      x.reset();  // Freed on the stream that made it, which has not waited for the call.
+    });
   });
 }
 
@@ -296,10 +312,15 @@ TEST_P(C10dDevice, FuturesRunTheirFunctionsInOrder) {
 TEST_P(C10dDevice, ACallKeepsItsTensorsUntilItHasEnded) {
   on_c10d_ranks(GetParam(), [](const C10dRank& at) {
     at.sum(at.full({1}, 1))->wait();
-    at.sum(at.late(1));  // Neither the tensor nor the Work is kept.
+    c10::weak_intrusive_ptr<c10::StorageImpl> memory = [&] {
+      const auto x = at.late(1);
+      at.sum(x);  // Neither the tensor nor the Work is kept.
+      return x.storage().getWeakStorageImpl();
+    }();
     const auto next = at.full({100}, at.rank);
     at.sum(next)->wait();
     expect_is(next, at::full({100}, 1.0F));
+    while (!memory.expired()) std::this_thread::yield();
   });
 }
 

@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
           torch.uint8, torch.complex64]
 
 
-def run_ranks(size, body, timeout=30, group_timeout=20, backend="tutti"):
+def run_ranks(size, body, timeout=30, group_timeout=20, backend="tutti", device_id=None):
     """Calls body(rank, size) in `size` forked processes with a group, and raises the first failure."""
     context = torch.multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as directory:
@@ -27,7 +27,7 @@ def run_ranks(size, body, timeout=30, group_timeout=20, backend="tutti"):
         def run(rank):
             try:
                 dist.init_process_group(backend, init_method=f"file://{directory}/store", rank=rank, world_size=size,
-                                        timeout=datetime.timedelta(seconds=group_timeout))
+                                        timeout=datetime.timedelta(seconds=group_timeout), device_id=device_id)
                 body(rank, size)
                 dist.destroy_process_group()
                 results.put((rank, None))
@@ -235,6 +235,19 @@ class Calls(unittest.TestCase):
                 equal(data, torch.tensor([float(size - 1)]))
             dist.barrier()
         self.on_ranks(body, sizes=(2, 3))
+
+    def test_one_backend_serves_cpu_and_cuda(self):
+        def body(rank, size):
+            group = dist.distributed_c10d._get_default_group()
+            assert group._get_backend(torch.device("cuda")) is group._get_backend(torch.device("cpu"))
+            assert ";" not in tutti.c10d.describe(), tutti.c10d.describe()  # No group on a device yet.
+            part = dist.new_group([0])
+            if rank == 0:
+                dist.all_reduce(torch.ones(1), group=part)
+            equal(sum_of(torch.ones(2)), torch.full((2,), float(size)))
+        for backend in ("tutti", "cpu:tutti,cuda:tutti"):
+            for device in (None, torch.device("cpu", 0)):  # Bound to a device, torch makes sub-groups another way.
+                run_ranks(2, body, backend=backend, device_id=device)
 
     def test_a_future_gives_the_result(self):
         def body(rank, size):
