@@ -280,7 +280,8 @@ TEST_P(C10dDevice, MemoryIsUsedAgainAfterTheStreamThatWaited) {
 
 TEST_F(C10dOverNccl, TheDoubleNoticesAReadWithoutAWait) {
   on_c10d_ranks("nccl", [](const C10dRank& at) {
-    const auto x = at.full({100}, 1);
+    at.sum(at.full({1}, 1))->wait();
+    const auto x = at.late(1);
     const auto work = at.sum(x);
     (void)x.cpu();
     work->wait();

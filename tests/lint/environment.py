@@ -14,7 +14,9 @@ def check(root):
     read, texts = {}, []
     for path in tree.files(root):
         name = str(path.relative_to(root))
-        if not name.startswith(("lib/", "backends/", "tools/", "tests/")) or name.startswith(("tests/lint/", LIST, TEST)):
+        if not name.startswith(("lib/", "backends/", "python/", "tools/", "tests/")):
+            continue
+        if name.startswith(("tests/lint/", LIST, TEST)):
             continue
         texts.append(path.read_text(errors="replace"))
         for number, line in tree.lines(path):

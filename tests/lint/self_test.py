@@ -131,6 +131,7 @@ BAD = [
     (versions, "CHANGELOG.md", "# Changes\n", "no heading"),
     (environment, "lib/launch/init.cpp", 'auto r = read("TUTTI_NEW");\n', "TUTTI_NEW is not in the table"),
     (environment, "lib/launch/init.cpp", 'auto r = getenv("HOME");\n', "HOME is not in the table"),
+    (environment, "python/tutti/new.py", 'os.environ.get("TUTTI_LESS")\n', "TUTTI_LESS is not in the table"),
     (environment, "tools/start", "#!/bin/sh\necho ${TUTTI_MORE:-1}\n", "TUTTI_MORE is not in the table"),
     (environment, "lib/launch/unknown_variables.cpp", '"LOG", "LOK"', "TUTTI_LOK is not in both"),
     (environment, "lib/values/log.cpp", "int x;\n", "TUTTI_LOG is in the table, but nothing reads it"),
