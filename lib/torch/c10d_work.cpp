@@ -161,7 +161,8 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("tutti: Timed out after ", timeout.count(),
                              " ms in wait(); the call goes on until its own deadline"));
-  if (call_->device.is_cpu())
+  // As with torch's NCCL, the host waits for a barrier.
+  if (call_->device.is_cpu() || opType_ == ::c10d::OpType::BARRIER)
     call_->finish();
   else
     in_torch_errors([&] { call_->block_current_stream(); });

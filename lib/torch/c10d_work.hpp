@@ -65,8 +65,8 @@ class CallWork final : public ::c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(kNoTimeout); }
   void blockCurrentStream() override;
-  /// On a device the current stream waits, and the host only if `timeout` is set or the call runs
-  /// on the host.
+  /// On a device the current stream waits, and the host only for a barrier, if `timeout` is set, or
+  /// if the call runs on the host.
   bool wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return seq_; }

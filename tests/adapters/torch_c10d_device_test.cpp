@@ -9,6 +9,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -261,6 +262,21 @@ TEST_P(C10dDevice, OutputsThatAreCopiedBackAreOrderedToo) {
       for (int r = 0; r < 2; ++r)
         expect_is(lists[0][static_cast<std::size_t>(r)], at::full({100}, r + 1, at::kFloat));
     });
+  });
+}
+
+TEST_P(C10dDevice, TheHostWaitsForABarrierAndTheStreamBeforeIt) {
+  on_c10d_ranks(GetParam(), [](const C10dRank& at) {
+    ::c10d::BarrierOptions options;
+    options.device_ids = {at.rank};
+    for (const bool async : {false, true}) {
+      const auto x = at.late(1);
+      c10::Event written(c10::kCUDA);
+      written.record(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(at.device));
+      options.asyncOp = async;
+      at.backend->barrier(options)->wait();
+      EXPECT_TRUE(written.query());
+    }
   });
 }
 
