@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include <c10/util/intrusive_ptr.h>
@@ -8,19 +7,10 @@
 
 #include <tutti/process_group.hpp>
 
+#include "torch/groups.hpp"
+
 namespace [[gnu::visibility("default")]] tutti {
 namespace c10d_door {
-
-/// The arguments of make_backend().
-struct BackendOptions {
-  c10::intrusive_ptr<::c10d::Store> store;
-  int rank = 0;
-  int size = 1;
-  std::chrono::milliseconds timeout = kBackendDefaultTimeout;
-  std::string group;                    ///< Its name in errors.
-  std::string backend;                  ///< As GroupOptions::backend, for tensors in host memory.
-  std::string device_backend = "auto";  ///< For tensors on a CUDA device; "auto" may also stage.
-};
 
 /// Makes a backend of c10d over a tutti::ProcessGroup. Collective. Takes dense tensors in host
 /// memory or on a CUDA device, and sparse ones in host memory in allreduce. The first call with a
@@ -30,8 +20,7 @@ struct BackendOptions {
 c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options);
 
 /// Of a backend that make_backend() made: "shm over shared memory", and the group for a device if
-/// there is one. @throws c10::TypeError for
-/// another one.
+/// there is one. @throws c10::TypeError for another one.
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend);
 
 /// The group for host memory under a backend that make_backend() made, which must outlive its use;

@@ -10,12 +10,22 @@
 #include <string_view>
 
 #include <c10/core/Device.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <tutti/process_group.hpp>
 
-#include "torch/c10d_backend.hpp"
-
 namespace tutti::c10d_door {
+
+/// The arguments of make_backend().
+struct BackendOptions {
+  c10::intrusive_ptr<::c10d::Store> store;
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout = kBackendDefaultTimeout;
+  std::string group;                    ///< Its name in errors.
+  std::string backend;                  ///< As GroupOptions::backend, for tensors in host memory.
+  std::string device_backend = "auto";  ///< For tensors on a CUDA device; "auto" may also stage.
+};
 
 /// The two groups under a backend of c10d, of the same ranks: one for tensors in host memory, made
 /// with this object, and one for tensors on a CUDA device, made by the first call that has one.
