@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <span>
 
 #include <tutti/process_group.hpp>
 
@@ -24,7 +25,9 @@ namespace [[gnu::visibility("default")]] tutti {
 /// throws. The destructor does not communicate.
 class Coalesce {
  public:
-  explicit Coalesce(std::initializer_list<ProcessGroup*> groups);
+  explicit Coalesce(std::span<ProcessGroup* const> groups);
+  explicit Coalesce(std::initializer_list<ProcessGroup*> groups)
+      : Coalesce(std::span(groups.begin(), groups.size())) {}
   explicit Coalesce(ProcessGroup& group) : Coalesce({&group}) {}
   Coalesce(const Coalesce&) = delete;
   Coalesce& operator=(const Coalesce&) = delete;

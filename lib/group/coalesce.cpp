@@ -174,8 +174,7 @@ struct Coalesce::Impl {
   bool launched = false;
 };
 
-Coalesce::Coalesce(std::initializer_list<ProcessGroup*> groups) try
-    : impl_(std::make_unique<Impl>()) {
+Coalesce::Coalesce(std::span<ProcessGroup* const> groups) try : impl_(std::make_unique<Impl>()) {
   for (auto* group : groups) {
     if (group == nullptr) fail(Errc::not_initialized, "Coalesce: a group is null");
     if (!impl_->batches.emplace_back(internal::Core::of(*group).shared_from_this()).open())

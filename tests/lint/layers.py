@@ -14,7 +14,7 @@ LIB = [
     "group",
     "rows launch",
     "autograd losses metrics ddp",
-    "torch",
+    "c torch",
 ]
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "backend collectives"

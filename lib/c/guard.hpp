@@ -1,0 +1,82 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include <tutti/c/tutti.h>
+#include <tutti/error.hpp>
+
+// The boundary between C and C++: exceptions become a status and a text of the thread;
+// structs are read in the size that the caller has.
+
+namespace tutti::c_abi {
+
+/// Keeps the exception that is being handled as this thread's last error, and returns its code.
+tutti_status remember() noexcept;
+tutti_status status_of(const Error& error) noexcept;
+
+template <typename F>
+tutti_status guard(F&& f) noexcept {
+  try {
+    f();
+    return TUTTI_OK;
+  } catch (...) {
+    return remember();
+  }
+}
+
+/// Throws what a function of the caller's returned: this thread's last error if that has the same
+/// code, because the function then passed on an error of the library.
+void check(tutti_status status, const char* function);
+
+[[noreturn]] void fail_null(const char* what);
+
+/// The object of a pointer that must not be null. @throws Error invalid_argument.
+template <typename T>
+T& deref(T* pointer, const char* what) {
+  if (pointer == nullptr) [[unlikely]]
+    fail_null(what);
+  return *pointer;
+}
+
+/// An out-parameter, which is set to null until the function succeeds.
+template <typename T>
+T*& handle(T** to) {
+  T*& out = deref(to, "an out-parameter");
+  out = nullptr;
+  return out;
+}
+
+/// Checks the size of a struct and that the fields which this library does not know are 0.
+/// @throws Error invalid_argument, unsupported.
+void check_struct(const void* from, std::size_t size, std::size_t known);
+
+/// Returns a struct of the caller's; fields that its program does not have, and all of a null
+/// pointer, are 0.
+template <typename T>
+T read(const T* from) {
+  T to{};
+  if (from == nullptr) return to;
+  if (from->size == sizeof(T)) return *from;
+  check_struct(from, from->size, sizeof(T));
+  std::memcpy(&to, from, std::min(from->size, sizeof(T)));
+  return to;
+}
+
+/// Writes the fields that the caller's struct has.
+template <typename T>
+void write(T* to, T from) {
+  const auto size = deref(to, "an out-parameter").size;
+  check_struct(nullptr, size, sizeof(T));
+  from.size = size;
+  std::memcpy(static_cast<void*>(to), &from, std::min(size, sizeof(T)));
+}
+
+/// Element i of a list of structs, whose distance is the size that the caller's program gives them.
+template <typename T>
+const T* element(const T* list, std::size_t i) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(list) + i * list->size);
+}
+
+}  // namespace tutti::c_abi

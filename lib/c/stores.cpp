@@ -1,0 +1,200 @@
+#include <tutti/store/store.hpp>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/store/store_server.hpp>
+
+#include "c/values.hpp"
+#include "c/works.hpp"
+
+using namespace tutti::c_abi;  // NOLINT(google-build-using-namespace)
+
+struct tutti_bytes {
+  tutti::Bytes value{};
+};
+
+struct tutti_store_server {
+  tutti::StoreServer server;
+};
+
+namespace tutti::c_abi {
+namespace {
+
+std::span<const std::byte> byte_span(const void* data, std::size_t bytes) {
+  return {static_cast<const std::byte*>(data), bytes};
+}
+
+/// A store of function pointers.
+class FunctionStore final : public Store {
+ public:
+  explicit FunctionStore(const tutti_store_functions& functions) : f_(functions) {}
+  FunctionStore(const FunctionStore&) = delete;
+  FunctionStore& operator=(const FunctionStore&) = delete;
+  ~FunctionStore() override {
+    if (f_.destroy != nullptr) f_.destroy(f_.context);
+  }
+
+  void set(std::string_view key, std::span<const std::byte> value) override {
+    check(f_.set(f_.context, std::string(key).c_str(), value.data(), value.size()),
+          "set of tutti_store_functions");
+  }
+  std::optional<Bytes> try_get(std::string_view key) override {
+    tutti_bytes value;
+    const auto status = f_.get(f_.context, std::string(key).c_str(), 0, &value);
+    if (status == TUTTI_TIMEOUT) return std::nullopt;
+    check(status, "get of tutti_store_functions");
+    return std::move(value.value);
+  }
+  Bytes get(std::string_view key, Deadline deadline) override {
+    const bool unlimited = !deadline.is_set() || deadline.is_none();
+    tutti_bytes value;
+    const auto status = f_.get(f_.context, std::string(key).c_str(),
+                               unlimited ? -1 : deadline.remaining().count(), &value);
+    if (status == TUTTI_TIMEOUT)
+      fail(Errc::timeout, fmt::format("store: no key '{}' before the deadline", key));
+    check(status, "get of tutti_store_functions");
+    return std::move(value.value);
+  }
+  std::int64_t add(std::string_view key, std::int64_t delta) override {
+    std::int64_t sum = 0;
+    check(f_.add(f_.context, std::string(key).c_str(), delta, &sum),
+          "add of tutti_store_functions");
+    return sum;
+  }
+  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
+                    std::span<const std::byte> desired) override {
+    tutti_bytes value;
+    check(f_.compare_set(f_.context, std::string(key).c_str(), expected.data(), expected.size(),
+                         desired.data(), desired.size(), &value),
+          "compare_set of tutti_store_functions");
+    return std::move(value.value);
+  }
+  bool erase(std::string_view key) override {
+    std::int32_t existed = 0;
+    check(f_.erase(f_.context, std::string(key).c_str(), &existed),
+          "erase of tutti_store_functions");
+    return existed != 0;
+  }
+
+ private:
+  tutti_store_functions f_;
+};
+
+/// Returns the value of a key; empty if it does not come in time.
+std::optional<Bytes> value_of(Store& store, const char* key, std::int64_t timeout_ns) {
+  if (timeout_ns == 0) return store.try_get(text(key));
+  return store.get(text(key), deadline_after(timeout_ns));
+}
+
+Bytes existing_value(Store& store, const char* key, std::int64_t timeout_ns) {
+  auto value = value_of(store, key, timeout_ns);
+  if (!value) fail(Errc::timeout, fmt::format("store: there is no key '{}'", text(key)));
+  return std::move(*value);
+}
+
+}  // namespace
+}  // namespace tutti::c_abi
+
+extern "C" {
+
+tutti_status tutti_bytes_set(tutti_bytes* to, const void* data, size_t bytes) {
+  return guard([&] {
+    const auto from = byte_span(data, bytes);
+    deref(to, "the value").value.assign(from.begin(), from.end());
+  });
+}
+
+tutti_status tutti_store_create(const tutti_store_functions* functions, tutti_store** store) {
+  return guard([&] {
+    auto& out = handle(store);
+    const auto f = read(&deref(functions, "the functions"));
+    if (f.set == nullptr || f.get == nullptr || f.add == nullptr || f.compare_set == nullptr ||
+        f.erase == nullptr)
+      fail_null("a function of tutti_store_functions");
+    out = new tutti_store{std::make_shared<FunctionStore>(f)};
+  });
+}
+
+tutti_status tutti_store_open(const char* address, int64_t timeout_ns, tutti_store** store) {
+  return guard([&] {
+    auto& out = handle(store);
+    out = new tutti_store{
+        timeout_ns == 0 ? tutti::open_store(text(address))
+                        : tutti::open_store(text(address), std::chrono::nanoseconds(timeout_ns))};
+  });
+}
+
+tutti_status tutti_store_prefix(tutti_store* base, const char* prefix, tutti_store** store) {
+  return guard([&] {
+    auto& out = handle(store);
+    out = new tutti_store{
+        tutti::make_prefix_store(deref(base, "the store").store, std::string(text(prefix)))};
+  });
+}
+
+tutti_status tutti_store_serve(const char* host, int32_t* port, tutti_store_server** server) {
+  return guard([&] {
+    auto& out = handle(server);
+    auto& at = deref(port, "an out-parameter");
+    out = new tutti_store_server{tutti::StoreServer({.host = std::string(text(host)), .port = at})};
+    at = out->server.port();
+  });
+}
+
+tutti_status tutti_store_server_free(tutti_store_server* server) {
+  delete server;
+  return TUTTI_OK;
+}
+
+tutti_status tutti_store_set(tutti_store* store, const char* key, const void* value, size_t bytes) {
+  return guard([&] { of(store).set(text(key), byte_span(value, bytes)); });
+}
+
+tutti_status tutti_store_get(tutti_store* store, const char* key, int64_t timeout_ns,
+                             tutti_result** value) {
+  return guard([&] {
+    give_result(value, [&](Content& to) {
+      const auto found = existing_value(of(store), key, timeout_ns);
+      to.add(found.data(), found.size());
+    });
+  });
+}
+
+tutti_status tutti_store_wait(tutti_store* store, const char* key, int64_t timeout_ns) {
+  return guard([&] { (void)existing_value(of(store), key, timeout_ns); });
+}
+
+tutti_status tutti_store_add(tutti_store* store, const char* key, int64_t delta, int64_t* sum) {
+  return guard([&] { deref(sum, "an out-parameter") = of(store).add(text(key), delta); });
+}
+
+tutti_status tutti_store_compare_set(tutti_store* store, const char* key, const void* expected,
+                                     size_t expected_bytes, const void* desired,
+                                     size_t desired_bytes, tutti_result** value) {
+  return guard([&] {
+    give_result(value, [&](Content& to) {
+      const auto now = of(store).compare_set(text(key), byte_span(expected, expected_bytes),
+                                             byte_span(desired, desired_bytes));
+      to.add(now.data(), now.size());
+    });
+  });
+}
+
+tutti_status tutti_store_erase(tutti_store* store, const char* key, int32_t* existed) {
+  return guard([&] {
+    const bool was_there = of(store).erase(text(key));
+    if (existed != nullptr) *existed = was_there ? 1 : 0;
+  });
+}
+
+tutti_status tutti_store_free(tutti_store* store) {
+  delete store;
+  return TUTTI_OK;
+}
+
+}  // extern "C"
