@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <tutti/sync.hpp>
+
 #include "c/values.hpp"
 #include "c/works.hpp"
 
@@ -117,8 +119,8 @@ tutti_status tutti_scatter_rows(tutti_group* group, const tutti_array* whole, in
   });
 }
 
-tutti_status tutti_gather_all(tutti_group* group, const tutti_array* locals, size_t count,
-                              const tutti_call_options* options, tutti_result** result) {
+tutti_status tutti_gather_all_tensors(tutti_group* group, const tutti_array* locals, size_t count,
+                                      const tutti_call_options* options, tutti_result** result) {
   return guard([&] {
     const Call call(options);
     give_result(result, [&](Content& to) {
@@ -152,6 +154,14 @@ tutti_status tutti_broadcast_bytes(tutti_group* group, const void* data, size_t 
       tutti::broadcast_bytes(g, all, root, Call(options).options());
       to.add(std::string_view(all));
     });
+  });
+}
+
+tutti_status tutti_global_mean(tutti_group* group, double sum, double count,
+                               const tutti_call_options* options, double* mean) {
+  return guard([&] {
+    deref(mean, "an out-parameter") =
+        tutti::global_mean(of(group), sum, count, Call(options).options());
   });
 }
 

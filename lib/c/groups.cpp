@@ -217,8 +217,9 @@ tutti_status tutti_allocate(tutti_group* group, const tutti_array* like, int32_t
   });
 }
 
-tutti_status tutti_register(tutti_group* group, const tutti_array* block,
-                            const tutti_call_options* options, tutti_registration** registration) {
+tutti_status tutti_register_memory(tutti_group* group, const tutti_array* block,
+                                   const tutti_call_options* options,
+                                   tutti_registration** registration) {
   return guard([&] {
     auto& out = handle(registration);
     out = new tutti_registration{of(group).register_memory(view(block), Call(options).options())};

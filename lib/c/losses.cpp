@@ -177,6 +177,19 @@ LossResult evaluate(AnyLoss& any, ProcessGroup* group, const tutti_batch& from,
       any);
 }
 
+/// A table [C, 5] of PAucAtBudget's diagnostics; nothing for other losses.
+void add_diagnostics(Content& to, const AnyLoss& any) {
+  const auto* ranking = std::get_if<std::unique_ptr<RankingLoss>>(&any);
+  const auto* loss = ranking == nullptr ? nullptr : dynamic_cast<PAucAtBudget*>(ranking->get());
+  if (loss == nullptr) return;
+  std::vector<double> table;
+  for (const auto& of : loss->diagnostics())
+    for (const double value :
+         {of.t_alpha, of.t_beta, of.tau_eff, static_cast<double>(of.band_negatives), of.variance})
+      table.push_back(value);
+  to.add_table(std::move(table), 5);
+}
+
 /// Calls f with the loss, which keeps state: a RankingLoss or a WarmUp.
 template <typename Any, typename F>
 decltype(auto) with_state(Any* any, F&& f) {
@@ -263,6 +276,7 @@ tutti_status tutti_loss_evaluate(tutti_loss* loss, tutti_group* group, const tut
       to.add(std::move(found.grad));
       to.add(found.per_class.empty() ? std::move(found.per_element) : std::move(found.per_class));
       to.add(status_bytes(found.status));
+      add_diagnostics(to, any);
     });
   });
 }
@@ -323,13 +337,9 @@ tutti_status tutti_loss_queued_rows(const tutti_loss* loss, tutti_group* group,
       const auto& ranking = ranking_of(loss);
       auto all =
           group == nullptr ? ranking.queued_rows() : ranking.queued_rows(of(group), call.options());
-      const auto count = static_cast<std::int64_t>(all.targets.size());
-      const auto elements = static_cast<std::int64_t>(all.logits.size());
-      to.add(std::move(all.logits));
-      auto& logits = to.arrays.back().array;
-      logits.ndim = 2;
-      logits.dims[0] = count;
-      logits.dims[1] = count == 0 ? 0 : elements / count;
+      const auto rows_queued = std::max<std::size_t>(all.targets.size(), 1);
+      const auto classes = static_cast<std::int64_t>(all.logits.size() / rows_queued);
+      to.add_table(std::move(all.logits), std::max<std::int64_t>(classes, 1));
       to.add(std::move(all.targets));
       to.add(std::move(all.iid));
       to.add(std::move(all.weights));

@@ -80,6 +80,8 @@ class FunctionStore final : public Store {
           "erase of tutti_store_functions");
     return existed != 0;
   }
+  std::string local_address() const override { return std::string(text(f_.local_address)); }
+  bool in_process() const override { return f_.in_process != 0; }
 
  private:
   tutti_store_functions f_;

@@ -236,6 +236,9 @@ typedef struct tutti_store_functions {
                               tutti_bytes* value);
   tutti_status (*erase)(void* context, const char* key, int32_t* existed);
   void (*destroy)(void* context); /* After the last use; may be null. */
+  const char* local_address;      /* As Store::local_address(); null: unknown. */
+  int32_t in_process;             /* 1: all its users are threads of this process. */
+  int32_t reserved;
 } tutti_store_functions;
 tutti_status tutti_bytes_set(tutti_bytes* to, const void* data, size_t bytes);
 
@@ -324,11 +327,12 @@ tutti_status tutti_abort(tutti_group* group, const char* why);
 /* Array 0 is a text: the last calls, a line each. */
 tutti_status tutti_trace(const tutti_group* group, tutti_result** trace);
 /* Array 0 has the dtype and shape of `like`, in the group's memory; `registrable`: in that of
-   tutti_register(). */
+   tutti_register_memory(). */
 tutti_status tutti_allocate(tutti_group* group, const tutti_array* like, int32_t registrable,
                             tutti_result** result);
-tutti_status tutti_register(tutti_group* group, const tutti_array* block,
-                            const tutti_call_options* options, tutti_registration** registration);
+tutti_status tutti_register_memory(tutti_group* group, const tutti_array* block,
+                                   const tutti_call_options* options,
+                                   tutti_registration** registration);
 tutti_status tutti_registration_free(tutti_registration* registration);
 
 /* ---- Verbs: tutti/process_group.hpp. `rows` has an entry per rank; null: equal rows. ---- */
@@ -414,14 +418,18 @@ tutti_status tutti_all_to_all_rows(tutti_group* group, const tutti_array* in,
                                    const int64_t* send_rows, const tutti_call_options* options,
                                    tutti_result** result, tutti_work** work);
 /* The lists of all ranks, one behind the other; result rows: the length of each rank's list. */
-tutti_status tutti_gather_all(tutti_group* group, const tutti_array* locals, size_t count,
-                              const tutti_call_options* options, tutti_result** result);
+tutti_status tutti_gather_all_tensors(tutti_group* group, const tutti_array* locals, size_t count,
+                                      const tutti_call_options* options, tutti_result** result);
 /* An array of u8 from each rank. */
 tutti_status tutti_all_gather_bytes(tutti_group* group, const void* local, size_t bytes,
                                     const tutti_call_options* options, tutti_result** result);
 /* Array 0 has root's bytes, which are read on root only. */
 tutti_status tutti_broadcast_bytes(tutti_group* group, const void* data, size_t bytes, int32_t root,
                                    const tutti_call_options* options, tutti_result** result);
+
+/* The sum over ranks of `sum`, divided by that of `count`: tutti/sync.hpp. */
+tutti_status tutti_global_mean(tutti_group* group, double sum, double count,
+                               const tutti_call_options* options, double* mean);
 
 /* ---- Data-parallel training: tutti/ddp/gradient_reducer.hpp. ---- */
 
@@ -502,7 +510,9 @@ tutti_status tutti_loss_create(const char* kind, const char* options, tutti_loss
 tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, const char* options,
                                        tutti_loss** loss);
 /* Collective, or of this process alone if `group` is null. `result`, which may be null: array 0 is
-   the gradient, 1 the loss of each class or term (f64), 2 the ClassStatus of each class (u8). */
+   the gradient, 1 the loss of each class or term (f64), 2 the ClassStatus of each class (u8), and
+   of "p_auc_at_budget" 3 its diagnostics [C, 5] (f64): t_alpha, t_beta, tau_eff, band_negatives,
+   variance. */
 tutti_status tutti_loss_evaluate(tutti_loss* loss, tutti_group* group, const tutti_batch* batch,
                                  const tutti_call_options* options, double* value,
                                  tutti_result** result);

@@ -1,18 +1,19 @@
-"""Checks that the shared library exports namespace tutti, and nothing of tutti::internal."""
+"""Checks that the shared library exports namespace tutti and the C ABI, and nothing of tutti::internal.
+tests/programs/c/abi.py has the list of the C functions."""
 import re
 import subprocess
 import sys
 
 # Prefixes of a name in the demangled symbol.
 KIND = r"(vtable|typeinfo|typeinfo name|VTT|guard variable|(non-virtual|virtual|covariant return) thunk)"
-OURS = re.compile(rf"({KIND} (for|to) )?tutti::(?!internal::)")
+OURS = re.compile(rf"({KIND} (for|to) )?tutti::(?!internal::|c_abi::)|tutti_\w+@@TUTTI_C_\d+$|TUTTI_(CXX|C_\d+)$")
 
 
 def exported(library):
     listed = subprocess.run(["nm", "--dynamic", "--defined-only", "--demangle", "--format=posix", library],
                             capture_output=True, text=True, check=True).stdout
     # "name kind value size"; the name may contain spaces.
-    return [re.sub(r" [A-Za-z]( [0-9a-f]+){1,2}$", "", line) for line in listed.splitlines()]
+    return [re.sub(r" [A-Za-z]( [0-9a-f]+){1,2} ?$", "", line) for line in listed.splitlines()]
 
 
 def main(library, soname):
