@@ -11,6 +11,7 @@ namespace tutti::c_abi {
 namespace {
 
 thread_local std::optional<Error> last_error;
+thread_local std::uint64_t errors = 0;
 
 constexpr tutti_status status_of(Errc code) {
   return static_cast<tutti_status>(code) + 1;
@@ -36,6 +37,7 @@ Errc code_of(tutti_status status) {
 }  // namespace
 
 tutti_status remember() noexcept {
+  ++errors;
   last_error = internal::to_error(std::current_exception());
   return status_of(last_error->code());
 }
@@ -44,10 +46,14 @@ tutti_status status_of(const Error& error) noexcept {
   return status_of(error.code());
 }
 
-void check(tutti_status status, const char* function) {
+std::uint64_t error_count() noexcept {
+  return errors;
+}
+
+void check(tutti_status status, const char* function, std::uint64_t before) {
   if (status == TUTTI_OK) return;
   const auto code = code_of(status);
-  if (last_error && last_error->code() == code) throw Error(*last_error);
+  if (errors > before && last_error->code() == code) throw Error(*last_error);
   fail(code, fmt::format("the caller's function {} returned {} ({})", function, status,
                          tutti_status_name(status)));
 }

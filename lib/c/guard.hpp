@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include <tutti/c/tutti.h>
@@ -26,9 +27,18 @@ tutti_status guard(F&& f) noexcept {
   }
 }
 
-/// Throws what a function of the caller's returned: this thread's last error if that has the same
-/// code, because the function then passed on an error of the library.
-void check(tutti_status status, const char* function);
+/// The number of errors that remember() has kept on this thread.
+std::uint64_t error_count() noexcept;
+/// Throws for a function of the caller's that returned `status`: this thread's last error if it has
+/// that code and came after `before` errors, because the function passed it on.
+void check(tutti_status status, const char* function, std::uint64_t before);
+
+/// Calls a function of the caller's and checks its status.
+template <typename F>
+void call_back(const char* function, F&& f) {
+  const auto before = error_count();
+  check(f(), function, before);
+}
 
 [[noreturn]] void fail_null(const char* what);
 

@@ -60,9 +60,8 @@ Work call_hook(tutti_hook hook, void* context, ddp::Bucket& from) {
   bucket.divisor = from.divisor();
   bucket.name = name.c_str();
   tutti_work* work = nullptr;
-  const auto status = hook(context, &group, &bucket, &work);
+  call_back("of tutti_reducer_set_own_hook", [&] { return hook(context, &group, &bucket, &work); });
   const std::unique_ptr<tutti_work> owned(work);
-  check(status, "of tutti_reducer_set_own_hook");
   return work == nullptr ? Work() : std::move(owned->plain());
 }
 

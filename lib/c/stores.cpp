@@ -40,50 +40,53 @@ class FunctionStore final : public Store {
   }
 
   void set(std::string_view key, std::span<const std::byte> value) override {
-    check(f_.set(f_.context, std::string(key).c_str(), value.data(), value.size()),
-          "set of tutti_store_functions");
+    call_back("set of tutti_store_functions", [&] {
+      return f_.set(f_.context, std::string(key).c_str(), value.data(), value.size());
+    });
   }
-  std::optional<Bytes> try_get(std::string_view key) override {
-    tutti_bytes value;
-    const auto status = f_.get(f_.context, std::string(key).c_str(), 0, &value);
-    if (status == TUTTI_TIMEOUT) return std::nullopt;
-    check(status, "get of tutti_store_functions");
-    return std::move(value.value);
-  }
+  std::optional<Bytes> try_get(std::string_view key) override { return wait_for(key, 0); }
   Bytes get(std::string_view key, Deadline deadline) override {
     const bool unlimited = !deadline.is_set() || deadline.is_none();
-    tutti_bytes value;
-    const auto status = f_.get(f_.context, std::string(key).c_str(),
-                               unlimited ? -1 : deadline.remaining().count(), &value);
-    if (status == TUTTI_TIMEOUT)
-      fail(Errc::timeout, fmt::format("store: no key '{}' before the deadline", key));
-    check(status, "get of tutti_store_functions");
-    return std::move(value.value);
+    auto value = wait_for(key, unlimited ? -1 : deadline.remaining().count());
+    if (!value) fail(Errc::timeout, fmt::format("store: no key '{}' before the deadline", key));
+    return std::move(*value);
   }
   std::int64_t add(std::string_view key, std::int64_t delta) override {
     std::int64_t sum = 0;
-    check(f_.add(f_.context, std::string(key).c_str(), delta, &sum),
-          "add of tutti_store_functions");
+    call_back("add of tutti_store_functions",
+              [&] { return f_.add(f_.context, std::string(key).c_str(), delta, &sum); });
     return sum;
   }
   Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
                     std::span<const std::byte> desired) override {
     tutti_bytes value;
-    check(f_.compare_set(f_.context, std::string(key).c_str(), expected.data(), expected.size(),
-                         desired.data(), desired.size(), &value),
-          "compare_set of tutti_store_functions");
+    call_back("compare_set of tutti_store_functions", [&] {
+      return f_.compare_set(f_.context, std::string(key).c_str(), expected.data(), expected.size(),
+                            desired.data(), desired.size(), &value);
+    });
     return std::move(value.value);
   }
   bool erase(std::string_view key) override {
     std::int32_t existed = 0;
-    check(f_.erase(f_.context, std::string(key).c_str(), &existed),
-          "erase of tutti_store_functions");
+    call_back("erase of tutti_store_functions",
+              [&] { return f_.erase(f_.context, std::string(key).c_str(), &existed); });
     return existed != 0;
   }
   std::string local_address() const override { return std::string(text(f_.local_address)); }
   bool in_process() const override { return f_.in_process != 0; }
 
  private:
+  std::optional<Bytes> wait_for(std::string_view key, std::int64_t timeout_ns) {
+    tutti_bytes value;
+    bool found = true;
+    call_back("get of tutti_store_functions", [&] {
+      const auto status = f_.get(f_.context, std::string(key).c_str(), timeout_ns, &value);
+      found = status != TUTTI_TIMEOUT;
+      return found ? status : TUTTI_OK;
+    });
+    return found ? std::optional(std::move(value.value)) : std::nullopt;
+  }
+
   tutti_store_functions f_;
 };
 

@@ -49,7 +49,8 @@ tutti_status tutti_work_then(tutti_work* work, tutti_status (*f)(void* context),
   return guard([&] {
     (void)deref(f, "the function");
     auto& plain = of(work).plain();
-    plain = std::move(plain).then([f, context] { check(f(context), "of tutti_work_then"); });
+    plain = std::move(plain).then(
+        [f, context] { call_back("of tutti_work_then", [&] { return f(context); }); });
   });
 }
 

@@ -1,7 +1,7 @@
 """Checks that the C ABI is the one of abi.txt: functions, the versions of their symbols, constants, and the
 layout of structs.
 
-usage: abi.py [--write] HEADER ABI LIBRARY CC...
+usage: abi.py [--write] INCLUDE ABI LIBRARY CC...
 
 CC... is the command of the C compiler. --write adds what is new to ABI. A line that is gone or changed is always an error: programs that were
 built before would break. docs/design/0022-c-abi.md has the rule."""
@@ -32,24 +32,24 @@ def fields(body):
                 yield re.search(r"(\w+)(\[\w+\])?$", name.strip())[1], kind
 
 
-def of_header(text):
-    """The lines that the header alone gives, and the structs with their fields."""
+def of_headers(text):
+    """The lines that the headers alone give, and the structs with their fields."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     lines = [f"function {one_line(declaration)}" for declaration, _ in FUNCTION.findall(text)]
     lines += [f"callback {one_line(callback)}" for callback in CALLBACK.findall(text)]
     lines += [f"constant {name} {value}" for name, value in CONSTANT.findall(text)]
-    lines += [f"macro {name} {value}" for name, value in MACRO.findall(text) if name != "TUTTI_ABI_VERSION"]
+    lines += [f"macro {name} {value}" for name, value in MACRO.findall(text) if not name.endswith("_ABI_VERSION")]
     return lines, {name: list(fields(body)) for name, body in STRUCT.findall(text)}
 
 
-def layouts(header, structs, compiler):
+def layouts(include, structs, compiler):
     """Offsets of fields, of a program that the compiler makes."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = pathlib.Path(folder, "layout.c"), pathlib.Path(folder, "layout")
         prints = [f'printf("field {struct}.{name} %zu: %s\\n", offsetof({struct}, {name}), "{kind}");'
                   for struct, members in structs.items() for name, kind in members]
         source.write_text("#include <stdio.h>\n#include <tutti/c/tutti.h>\nint main(void) {\n" + "\n".join(prints) + "\nreturn 0; }\n")
-        subprocess.run([*compiler, "-std=c99", "-I", header.parents[2], source, "-o", program], check=True)
+        subprocess.run([*compiler, "-std=c99", "-I", include, source, "-o", program], check=True)
         return subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -71,12 +71,13 @@ def differences(text, abi, found):
 
 def main(arguments):
     write = "--write" in arguments
-    header, abi_file, library, *compiler = (a for a in arguments if a != "--write")
-    header, abi_file = pathlib.Path(header).resolve(), pathlib.Path(abi_file)
+    include, abi_file, library, *compiler = (a for a in arguments if a != "--write")
+    abi_file = pathlib.Path(abi_file)
+    text = "".join(header.read_text() for header in sorted(pathlib.Path(include, "tutti/c").glob("*.h")))
     abi = abi_file.read_text().splitlines() if abi_file.exists() else []
-    lines, structs = of_header(header.read_text())
-    found = lines + layouts(header, structs, compiler) + symbols(library)
-    gone, new = differences(header.read_text(), abi, found)
+    lines, structs = of_headers(text)
+    found = lines + layouts(include, structs, compiler) + symbols(library)
+    gone, new = differences(text, abi, found)
     if write and not gone:
         abi_file.write_text("\n".join(sorted(abi + new)) + "\n")
         new = []

@@ -78,7 +78,7 @@ void test_works(const world* w) {
 
   OK(tutti_barrier(w->group, NULL, &first));
   OK(tutti_work_then(first, refuses, NULL));
-  FAILS(tutti_work_wait(first), TUTTI_UNSUPPORTED, "");
+  FAILS(tutti_work_wait(first), TUTTI_UNSUPPORTED, "of tutti_work_then returned 4 (unsupported)");
   OK(tutti_work_free(first)); /* Collected, so the group works on. */
 
   OK(tutti_broadcast(w->group, &b, 0, NULL, &both[0]));
@@ -309,7 +309,7 @@ void test_structs(const world* w) {
   newer.later = 1;
   FAILS(tutti_barrier(w->group, &newer.known, NULL), TUTTI_UNSUPPORTED, "tutti_abi_version()");
   options.size = 0;
-  FAILS(tutti_barrier(w->group, &options, NULL), TUTTI_INVALID_ARGUMENT, "TUTTI_INIT");
+  FAILS(tutti_barrier(w->group, &options, NULL), TUTTI_INVALID_ARGUMENT, "set it with TUTTI_INIT");
 
   /* A result of an older header is not written behind its end. */
   OK(tutti_last_error_parts((tutti_error*)(void*)&older));

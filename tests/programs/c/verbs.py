@@ -70,7 +70,7 @@ def free_functions(text):
 
 
 def main(include, reasons, tests):
-    c_functions = set(re.findall(r"\btutti_(\w+)\(", (include / "c/tutti.h").read_text()))
+    c_functions = set(re.findall(r"\btutti_(\w+)\(", "".join(header.read_text() for header in include.glob("c/*.h"))))
     reasons = dict(line.split(": ", 1) for line in reasons.read_text().splitlines() if line and not line.startswith("#"))
     lacking, count = set(), 0
     for header in sorted({*CLASSES, *FREE}):

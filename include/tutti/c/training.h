@@ -1,0 +1,121 @@
+/* Data-parallel training and losses of the C ABI: include tutti/c/tutti.h. */
+#ifndef TUTTI_C_TRAINING_H
+#define TUTTI_C_TRAINING_H
+
+#include <tutti/c/values.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* ---- Data-parallel training: tutti/ddp/gradient_reducer.hpp. ---- */
+
+typedef struct tutti_parameter {
+  size_t size;
+  const char* name;
+  const tutti_array* value; /* Its data may be null: then only its shape counts. */
+} tutti_parameter;
+
+typedef struct tutti_reducer_options {
+  size_t size;
+  int64_t first_bucket_cap; /* Bytes; 0: 1 MiB. */
+  int64_t bucket_cap;       /* Bytes; 0: 25 MiB. */
+  double divisor;           /* 0: W. */
+  int64_t timeout_ns;       /* 0: the group's. */
+  int32_t find_unused_parameters;
+  int32_t gradient_as_bucket_view;
+  int32_t keep_buckets;     /* 1: rebuild_buckets = false. */
+  int32_t skip_step_checks; /* 1: check_steps = false. */
+  int32_t average_over_rows;
+  int32_t order_fixed;
+} tutti_reducer_options;
+
+/* Parameters must live as long as the reducer. Lists are structs of equal size. */
+tutti_status tutti_reducer_create(tutti_group* group, const tutti_parameter* parameters,
+                                  size_t count, const tutti_parameter* buffers, size_t buffer_count,
+                                  const tutti_reducer_options* options, tutti_reducer** reducer);
+tutti_status tutti_reducer_mark_ready(tutti_reducer* reducer, size_t id,
+                                      const tutti_array* gradient, void* producer);
+tutti_status tutti_reducer_mark_unused(tutti_reducer* reducer, size_t id);
+tutti_status tutti_reducer_finish(tutti_reducer* reducer);
+tutti_status tutti_reducer_finish_rows(tutti_reducer* reducer, double rows);
+tutti_status tutti_reducer_step_empty(tutti_reducer* reducer);
+/* 1 opens the scope NoSync, 0 closes it. */
+tutti_status tutti_reducer_no_sync(tutti_reducer* reducer, int32_t open);
+tutti_status tutti_reducer_broadcast_buffers(tutti_reducer* reducer, void* stream);
+tutti_status tutti_reducer_set_divisor(tutti_reducer* reducer, double divisor);
+tutti_status tutti_reducer_set_group(tutti_reducer* reducer, tutti_group* group);
+tutti_status tutti_reducer_gradient(const tutti_reducer* reducer, size_t id, tutti_array* gradient);
+tutti_status tutti_reducer_is_reduced(const tutti_reducer* reducer, int32_t* reduced);
+tutti_status tutti_reducer_is_used(const tutti_reducer* reducer, size_t id, int32_t* used);
+tutti_status tutti_reducer_free(tutti_reducer* reducer);
+
+/* tutti/ddp/hooks.hpp and bucket.hpp. A hook of the caller's reduces `buffer` in place and divides.
+   It makes async calls on `group`, which lives during the hook alone, and sets *work; null: done.
+ */
+enum { TUTTI_HOOK_ALL_REDUCE = 0, TUTTI_HOOK_NOOP = 1, TUTTI_HOOK_FP16 = 2, TUTTI_HOOK_BF16 = 3 };
+typedef struct tutti_bucket {
+  size_t size;
+  const tutti_array* buffer;
+  int32_t index;
+  int32_t count;
+  int64_t step;
+  double divisor;
+  const char* name; /* For tutti_call_options. */
+} tutti_bucket;
+typedef tutti_status (*tutti_hook)(void* context, tutti_group* group, const tutti_bucket* bucket,
+                                   tutti_work** work);
+tutti_status tutti_reducer_set_hook(tutti_reducer* reducer, int32_t hook);
+tutti_status tutti_reducer_set_own_hook(tutti_reducer* reducer, tutti_hook hook, void* context);
+
+/* ---- Losses: tutti/losses/. ---- */
+
+/* tutti::losses::RankingBatch. Arrays may be null, except for logits and targets. The focal losses
+   take logits, targets and weight. */
+typedef struct tutti_batch {
+  size_t size;
+  const tutti_array *logits, *targets, *iid, *weight, *live;
+  int32_t evaluation; /* 1: training = false. */
+  int32_t reserved;
+} tutti_batch;
+
+/* `kind`: "smooth_ap", "recall_at_quantile", "p_auc_at_budget", "cross_entropy", "sigmoid_focal" or
+   "softmax_focal". `options`: a text such as "classes=3 temperature=0.05 reduction=none", with the
+   names of the C++ struct and of its enumerators; a list is "1,0.5,2". Null: defaults. */
+tutti_status tutti_loss_create(const char* kind, const char* options, tutti_loss** loss);
+/* WarmUp over a cross_entropy and a ranking loss, which are freed also after an error. */
+tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, const char* options,
+                                       tutti_loss** loss);
+/* Collective, or of this process alone if `group` is null. `result`, which may be null: array 0 is
+   the gradient, 1 the loss of each class or term (f64), 2 the ClassStatus of each class (u8), and
+   of "p_auc_at_budget" 3 its diagnostics [C, 5] (f64): t_alpha, t_beta, tau_eff, band_negatives,
+   variance. */
+tutti_status tutti_loss_evaluate(tutti_loss* loss, tutti_group* group, const tutti_batch* batch,
+                                 const tutti_call_options* options, double* value,
+                                 tutti_result** result);
+/* The rest is for ranking losses and WarmUp; other losses have no state (TUTTI_UNSUPPORTED). */
+tutti_status tutti_loss_save(const tutti_loss* loss, tutti_group* group,
+                             const tutti_call_options* options, tutti_result** state);
+tutti_status tutti_loss_load(tutti_loss* loss, tutti_group* group, const void* state, size_t bytes);
+tutti_status tutti_loss_set_group(tutti_loss* loss, tutti_group* group,
+                                  const tutti_call_options* options);
+tutti_status tutti_loss_temperature(const tutti_loss* loss, double* temperature);
+tutti_status tutti_loss_set_temperature(tutti_loss* loss, double temperature);
+tutti_status tutti_loss_enqueue(tutti_loss* loss, tutti_group* group, const tutti_batch* rows,
+                                const tutti_call_options* options);
+tutti_status tutti_loss_queued(const tutti_loss* loss, int64_t* rows);
+/* Arrays: logits [n, C] f64, targets i64, iid u8, weights f64. */
+tutti_status tutti_loss_queued_rows(const tutti_loss* loss, tutti_group* group,
+                                    const tutti_call_options* options, tutti_result** rows);
+tutti_status tutti_loss_reset_queue(tutti_loss* loss);
+tutti_status tutti_loss_start_epoch(tutti_loss* loss, int64_t epoch); /* WarmUp alone. */
+tutti_status tutti_loss_start_step(tutti_loss* loss, int64_t step);
+tutti_status tutti_loss_main_weight(const tutti_loss* loss, double* weight);
+tutti_status tutti_loss_free(tutti_loss* loss);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif
