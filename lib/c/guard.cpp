@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <tutti/version.hpp>
+
 #include "values/current_error.hpp"
 
 namespace tutti::c_abi {
@@ -85,6 +87,10 @@ extern "C" {
 
 int32_t tutti_abi_version(void) {
   return TUTTI_ABI_VERSION;
+}
+
+const char* tutti_version(void) {
+  return tutti::library_version_string().data();
 }
 
 const char* tutti_last_error(void) {

@@ -114,6 +114,19 @@ tutti_status tutti_loss_start_step(tutti_loss* loss, int64_t step);
 tutti_status tutti_loss_main_weight(const tutti_loss* loss, double* weight);
 tutti_status tutti_loss_free(tutti_loss* loss);
 
+/* ---- Metrics over the rows of all ranks: tutti/metrics.hpp. ---- */
+
+/* scores and targets are [n] or [n, 1]; weights may be null. Arrays of the result, f64: 0 AUROC and
+   average precision, 1 the recall for each of `precisions`, 2 the score for each of `quantiles`. */
+tutti_status tutti_binary_metrics(tutti_group* group, const tutti_array* scores,
+                                  const tutti_array* targets, const tutti_array* weights,
+                                  const double* precisions, size_t precision_count,
+                                  const double* quantiles, size_t quantile_count,
+                                  const tutti_call_options* options, tutti_result** result);
+/* Writes the `count` quantiles of an array of any shape to *values. */
+tutti_status tutti_quantiles(tutti_group* group, const tutti_array* array, const double* quantiles,
+                             size_t count, const tutti_call_options* options, double* values);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@ extern "C" {
 #define TUTTI_ABI_VERSION 1
 /* The version of the library: if it is lower than the header's, functions may be missing. */
 int32_t tutti_abi_version(void);
+const char* tutti_version(void); /* "0.1.0" */
 
 #define TUTTI_INIT(x) (memset(&(x), 0, sizeof(x)), (x).size = sizeof(x))
 

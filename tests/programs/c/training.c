@@ -221,6 +221,27 @@ static void test_state(const world* w, const rows* all) {
   OK(tutti_loss_free(other));
 }
 
+static void test_metrics(const world* w) {
+  /* Rank r has a positive row with the score r + 0.5 and a negative one with the score -r. */
+  double scores[2] = {w->rank + 0.5, -w->rank}, found[2];
+  const int64_t targets[2] = {1, 0};
+  const double half = 0.5, ends[2] = {0, 1};
+  tutti_array s = tutti_vector(scores, TUTTI_F64, 2), t = tutti_vector(targets, TUTTI_I64, 2),
+              array;
+  tutti_result* result = NULL;
+  OK(tutti_binary_metrics(w->group, &s, &t, NULL, &half, 1, ends, 2, NULL, &result));
+  TUTTI_INIT(array);
+  OK(tutti_result_array(result, 0, &array));
+  EXPECT(((double*)array.data)[0] == 1 && ((double*)array.data)[1] == 1);
+  OK(tutti_result_array(result, 1, &array));
+  EXPECT(((double*)array.data)[0] == 1);
+  OK(tutti_result_array(result, 2, &array));
+  EXPECT(((double*)array.data)[1] == w->size - 0.5);
+  OK(tutti_result_free(result));
+  OK(tutti_quantiles(w->group, &s, ends, 2, NULL, found));
+  EXPECT(found[0] == 1 - w->size && found[1] == w->size - 0.5);
+}
+
 void test_losses(const world* w) {
   static const struct {
     const char *kind, *options;
@@ -242,6 +263,7 @@ void test_losses(const world* w) {
   for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); ++i)
     test_kind(w, &all, kinds[i].kind, kinds[i].options, kinds[i].classes);
   test_state(w, &all);
+  test_metrics(w);
   FAILS(tutti_loss_create("hinge", NULL, &none), TUTTI_INVALID_ARGUMENT, "there are: smooth_ap");
   FAILS(tutti_loss_create("smooth_ap", "temprature=1", &none), TUTTI_INVALID_ARGUMENT,
         "unknown option 'temprature'; there are: threads classes temperature");
