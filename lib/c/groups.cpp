@@ -130,23 +130,23 @@ tutti_status tutti_group_free(tutti_group* group) {
 }
 
 // Sets *to to a property of `g`, the group. The macro stays in this file.
-#define TUTTI_C_GETTER(name, type, value)                         \
-  tutti_status tutti_##name(const tutti_group* group, type* to) { \
-    return guard([&] {                                            \
-      const auto& g = of(group);                                  \
-      deref(to, "an out-parameter") = value;                      \
-    });                                                           \
+#define TUTTI_C_GETTER(name, type, value)                        \
+  tutti_status tutti_##name(const tutti_group* group, type to) { \
+    return guard([&] {                                           \
+      const auto& g = of(group);                                 \
+      deref(to, "an out-parameter") = value;                     \
+    });                                                          \
   }
 
-TUTTI_C_GETTER(rank, int32_t, g.rank())
-TUTTI_C_GETTER(size, int32_t, g.size())
-TUTTI_C_GETTER(local_rank, int32_t, g.local_rank())
-TUTTI_C_GETTER(local_size, int32_t, g.local_size())
-TUTTI_C_GETTER(sequence_number, uint64_t, g.sequence_number())
-TUTTI_C_GETTER(timeout, int64_t, g.timeout().count())
-TUTTI_C_GETTER(name, const char*, g.name().c_str())
-TUTTI_C_GETTER(backend, const char*, g.backend().c_str())
-TUTTI_C_GETTER(backend_reason, const char*, g.backend_reason().c_str())
+TUTTI_C_GETTER(rank, int32_t*, g.rank())
+TUTTI_C_GETTER(size, int32_t*, g.size())
+TUTTI_C_GETTER(local_rank, int32_t*, g.local_rank())
+TUTTI_C_GETTER(local_size, int32_t*, g.local_size())
+TUTTI_C_GETTER(sequence_number, uint64_t*, g.sequence_number())
+TUTTI_C_GETTER(timeout, int64_t*, g.timeout().count())
+TUTTI_C_GETTER(name, const char**, g.name().c_str())
+TUTTI_C_GETTER(backend, const char**, g.backend().c_str())
+TUTTI_C_GETTER(backend_reason, const char**, g.backend_reason().c_str())
 #undef TUTTI_C_GETTER
 
 tutti_status tutti_set_timeout(tutti_group* group, int64_t ns) {

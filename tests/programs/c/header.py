@@ -1,7 +1,8 @@
-"""Compiles the C header as C99 and as C++98 with all warnings as errors, alone and in a program that includes
-it twice.
+"""Compiles each C header as C99 and as C++98 with all warnings as errors, alone and in a program that includes
+them twice.
 
 usage: header.py INCLUDE COMPILER..."""
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,11 @@ LANGUAGES = {"c99": "c", "c11": "c", "c++98": "c++", "c++20": "c++"}
 
 def main(include, *compilers):
     failed = []
+    alone = [f"#include <tutti/c/{header.name}>\n" for header in pathlib.Path(include, "tutti/c").glob("*.h")]
     found = [compiler for compiler in compilers if shutil.which(compiler)]
     for compiler in found:
         for standard, language in LANGUAGES.items():
-            for text in ("#include <tutti/c/tutti.h>\n", PROGRAM):
+            for text in [*alone, PROGRAM]:
                 done = subprocess.run([compiler, "-x", language, f"-std={standard}", *STRICT, "-I", include, "-"],
                                       input=text, capture_output=True, text=True, check=False)
                 if done.returncode != 0:
