@@ -10,7 +10,10 @@ import verbs
 
 HEADER = """typedef int32_t tutti_status;
 enum { TUTTI_OK = 0, TUTTI_BAD = 1 };
-typedef struct tutti_box { size_t size; int32_t a; int32_t b; } tutti_box;
+typedef struct tutti_box {
+  size_t size;
+  int32_t a, b;
+} tutti_box;
 tutti_status tutti_open(const char* name, tutti_box* box);
 """
 
@@ -46,7 +49,7 @@ def main():
     assert problems_of(HEADER, grown, ["tutti_open", "tutti_close"])[1] == ["function tutti_status tutti_close(tutti_box* box)"]
     assert problems_of(HEADER, grown, ["tutti_open"])[0] == ["in the header, but not exported: tutti_close"]
     assert problems_of(HEADER, HEADER, ["tutti_open", "tutti_x"])[0] == ["exported, but not in the header: tutti_x"]
-    assert abi.of_headers(HEADER)[1] == {"tutti_box": [("size", "size_t size"), ("a", "int32_t a"), ("b", "int32_t b")]}
+    assert abi.of_headers(HEADER)[1] == {"tutti_box": [("size", "size_t size"), ("a", "int32_t a, b"), ("b", "int32_t a, b")]}
 
     cpp = "namespace [[gnu::visibility(\"default\")]] tutti {\nvoid gather(int a);\nWork gather_async(int a);\nint fresh();\n}\n"
     c = "tutti_status tutti_gather(int a);\n"
