@@ -26,6 +26,23 @@ static_assert(TUTTI_SUM == int(Kind::sum) && TUTTI_AVG == int(Kind::avg) &&
 static_assert(TUTTI_CPU == int(DeviceType::cpu) && TUTTI_CUDA == int(DeviceType::cuda) &&
               TUTTI_EXTENSION == int(DeviceType::extension) && TUTTI_MAX_DIMS == Shape::max_dims);
 
+static_assert(TUTTI_OP_ALL_REDUCE == int(Operation::all_reduce) &&
+              TUTTI_OP_BROADCAST == int(Operation::broadcast) &&
+              TUTTI_OP_REDUCE == int(Operation::reduce) &&
+              TUTTI_OP_ALL_GATHER == int(Operation::all_gather) &&
+              TUTTI_OP_REDUCE_SCATTER == int(Operation::reduce_scatter) &&
+              TUTTI_OP_ALL_TO_ALL == int(Operation::all_to_all) &&
+              TUTTI_OP_GATHER == int(Operation::gather) &&
+              TUTTI_OP_SCATTER == int(Operation::scatter) &&
+              TUTTI_OP_SCAN == int(Operation::scan) &&
+              TUTTI_OP_EXCLUSIVE_SCAN == int(Operation::exclusive_scan) &&
+              TUTTI_OP_BARRIER == int(Operation::barrier) &&
+              TUTTI_OP_SEND == int(Operation::send) && TUTTI_OP_RECV == int(Operation::recv) &&
+              TUTTI_OP_RECV_ANY == int(Operation::recv_any) && TUTTI_ANY_PEER == any_peer);
+static_assert(TUTTI_LOG_ERROR == int(LogLevel::error) &&
+              TUTTI_LOG_WARNING == int(LogLevel::warning) &&
+              TUTTI_LOG_INFO == int(LogLevel::info) && TUTTI_LOG_DEBUG == int(LogLevel::debug));
+
 /// An allocator of function pointers.
 class FunctionMemory final : public Memory, public std::enable_shared_from_this<FunctionMemory> {
  public:

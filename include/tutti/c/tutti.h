@@ -7,7 +7,7 @@
    option. A struct of an older header is read as if the fields that it lacks were 0; a field that
    this library does not know must be 0.
    Handles. A null handle is TUTTI_INVALID_ARGUMENT; a handle that was freed must not be used.
-   Freeing null does nothing. Out-parameters are null after an error.
+   Freeing null does nothing. A handle that a function returns is null after an error.
    Works. A verb with `work` blocks if it is null. Otherwise it returns at once and sets *work, and
    the arrays must live until the Work has ended. A result of such a call is empty until
    tutti_work_wait(). Structs, lists and texts are borrowed until the function returns.

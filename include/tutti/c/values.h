@@ -114,9 +114,9 @@ enum { TUTTI_CPU = 1, TUTTI_CUDA = 2, TUTTI_EXTENSION = 12 };
 /* tutti::LogLevel. */
 enum { TUTTI_LOG_ERROR = 1, TUTTI_LOG_WARNING = 2, TUTTI_LOG_INFO = 3, TUTTI_LOG_DEBUG = 4 };
 
-/* A borrowed, contiguous, row-major array (tutti::TensorView); a null pointer is an empty one. The
-   library does not write to arrays that a function takes as const. A list of arrays is an array of
-   structs of equal `size`. */
+/* A borrowed, contiguous, row-major array (tutti::TensorView); a null pointer is an empty one. A
+   const array is a struct that does not change; the data of an output do. A list of arrays is an
+   array of structs of equal `size`. */
 #define TUTTI_MAX_DIMS 8
 typedef struct tutti_array {
   size_t size;
@@ -156,7 +156,7 @@ typedef struct tutti_memory {
   void* context;
   int32_t device_type;
   int32_t device_index;
-  void* (*allocate)(void* context, size_t bytes, void* stream); /* Null: out of memory. */
+  void* (*allocate)(void* context, size_t bytes, void* stream); /* At 64 bytes; null: failed. */
   void (*release)(void* context, void* data, size_t bytes, void* stream);
   void (*copy)(void* context, void* to, const void* from, size_t bytes, void* stream);
 } tutti_memory;

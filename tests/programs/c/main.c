@@ -78,6 +78,7 @@ static tutti_status own_get(void* context, const char* key, int64_t timeout_ns,
 }
 static tutti_status own_add(void* context, const char* key, int64_t delta, int64_t* sum) {
   char text[32];
+  if (strcmp(key, "refused") == 0) return TUTTI_RESOURCE_EXHAUSTED;
   lock(context);
   entry* e = find(key);
   *sum = (e == NULL ? 0 : strtoll(e->value, NULL, 10)) + delta;
@@ -166,6 +167,7 @@ static void test_stores(void) {
   tutti_store* store = NULL;
   char address[64];
   int32_t port = 0;
+  int64_t sum = 0;
   OK(tutti_store_serve(NULL, &port, &server));
   snprintf(address, sizeof(address), "tcp://127.0.0.1:%d", port);
   OK(tutti_store_open(address, 10000000000, &store));
@@ -177,6 +179,9 @@ static void test_stores(void) {
   test_store(store);
   FAILS(tutti_store_set(store, "refused", "", 0), TUTTI_RESOURCE_EXHAUSTED,
         "set of tutti_store_functions");
+  /* Not the text of the error before it, which has the same code. */
+  FAILS(tutti_store_add(store, "refused", 1, &sum), TUTTI_RESOURCE_EXHAUSTED,
+        "add of tutti_store_functions");
   OK(tutti_store_free(store));
   EXPECT(table.destroyed == 1);
 }
