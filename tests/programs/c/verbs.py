@@ -4,7 +4,8 @@ usage: verbs.py INCLUDE REASONS TEST...
 
 A public member `f` of a class, or a free function `f`, has the C function tutti_f, or tutti_<prefix>_f with
 the prefix of its class. The async form of a verb is its C function with a `work`. A line of REASONS is
-"NAME: reason"; a line for a name that has a C function, or that the headers do not have, is an error."""
+"NAME: reason"; a line for a name that has a C function, or that the headers do not have, is an error. A header whose
+functions are not compared has a line, too, or is one of values, adapters or backends."""
 import pathlib
 import re
 import sys
@@ -24,9 +25,16 @@ CLASSES = {
     "losses/smooth_ap.hpp": {"SmoothAp": ["loss_"]},
     "losses/recall_at_quantile.hpp": {"RecallAtQuantile": ["loss_"]},
     "losses/p_auc_at_budget.hpp": {"PAucAtBudget": ["loss_"]},
+    "losses/sharded_cross_entropy.hpp": {"ShardedCrossEntropy": ["loss_"]},
+    "losses/squared_auc.hpp": {"SquaredAuc": ["loss_"]},
 }
 FREE = ["init.hpp", "gather.hpp", "row_layout.hpp", "coalesce.hpp", "sync.hpp", "metrics.hpp", "autograd.hpp",
         "store/store.hpp", "ddp/hooks.hpp"]
+
+
+VALUES = {"call_options", "cluster", "deadline", "device", "dtype", "error", "grad_scale", "group_options", "half", "log",
+          "losses/loss", "maybe_owned", "memory", "operation", "reduce_op", "registration", "rows", "shape", "tensor",
+          "trace", "tutti", "version"}
 
 
 def without_comments(text):
@@ -73,6 +81,9 @@ def main(include, reasons, tests):
     c_functions = set(re.findall(r"\btutti_(\w+)\(", "".join(header.read_text() for header in include.glob("c/*.h"))))
     reasons = dict(line.split(": ", 1) for line in reasons.read_text().splitlines() if line and not line.startswith("#"))
     lacking, count = set(), 0
+    headers = {str(header.relative_to(include)) for header in include.rglob("*.hpp")}
+    lacking |= {header for header in headers - {*CLASSES, *FREE} if header.removesuffix(".hpp") not in VALUES
+                and not header.startswith(("adapters/", "backend/"))}
     for header in sorted({*CLASSES, *FREE}):
         text = without_comments((include / header).read_text())
         names = {(f"{of}::{name}", name, tuple(prefixes))
