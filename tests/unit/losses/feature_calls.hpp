@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <numeric>
-#include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
+#include <tutti/half.hpp>
 #include <tutti/losses/clip.hpp>
 #include <tutti/losses/siglip.hpp>
 #include <tutti/losses/sup_con.hpp>
@@ -52,6 +54,24 @@ inline std::unique_ptr<losses::FeatureLoss> make_feature_loss(const FeatureSetup
   return loss;
 }
 
+/// Rounds a feature.
+template <typename T>
+T feature_of(double x) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return static_cast<T>(x);
+  else
+    return T(static_cast<float>(x));
+}
+
+/// A feature as a double.
+template <typename T>
+double number_of(T x) {
+  if constexpr (std::is_arithmetic_v<T>)
+    return static_cast<double>(x);
+  else
+    return static_cast<double>(static_cast<float>(x));
+}
+
 /// Rows [first, first + count) of a call, with features of type T.
 template <typename T>
 struct FeaturePart {
@@ -66,10 +86,7 @@ struct FeaturePart {
     const auto take = [&](auto& to, const auto& from, std::int64_t width) {
       for (auto i = first * width; i < (first + count) * width; ++i) {
         using To = typename std::remove_reference_t<decltype(to)>::value_type;
-        if constexpr (std::is_arithmetic_v<To>)
-          to.push_back(static_cast<To>(from[static_cast<std::size_t>(i)]));
-        else
-          to.push_back(To(static_cast<float>(from[static_cast<std::size_t>(i)])));
+        to.push_back(feature_of<To>(static_cast<double>(from[static_cast<std::size_t>(i)])));
       }
     };
     take(anchors, call.anchors, dims);

@@ -24,6 +24,9 @@ struct FeatureCall {
 struct FeatureReference {
   long double loss = 0, scale = 0, bias = 0;  // The loss, and the derivatives by scale and bias.
   std::vector<long double> anchors{}, candidates{};
+  /// The sums of the magnitudes of what is added for scale, bias and, at most, a row's gradient:
+  /// the results may be much smaller.
+  long double scale_terms = 0, bias_terms = 0, gradient_terms = 0;
 };
 
 /// Random rows, normalised. With `ties`, some rows are equal.
@@ -87,16 +90,21 @@ inline void add_reference_terms(const ReferenceColumns& rows, const ReferenceCol
     }
     const auto weight = weights[static_cast<std::size_t>(i)];
     out.loss += weight * term(i, x, slopes);
+    long double of_row = 0;
     for (std::int64_t j = 0; j < total; ++j) {
       const auto slope = weight * slopes[static_cast<std::size_t>(j)];
       out.scale += slope * k[static_cast<std::size_t>(j)];
       out.bias += slope;
+      out.scale_terms += std::abs(slope * k[static_cast<std::size_t>(j)]);
+      out.bias_terms += std::abs(slope);
+      of_row += scale * std::abs(slope);
       for (std::int64_t d = 0; d < dims; ++d) {
         row_gradient[static_cast<std::size_t>(i * dims + d)] += scale * slope * columns.row(j)[d];
         if (j < columns.rows)
           column_gradient[static_cast<std::size_t>(j * dims + d)] += scale * slope * rows.row(i)[d];
       }
     }
+    out.gradient_terms = std::max(out.gradient_terms, of_row);
   }
 }
 
