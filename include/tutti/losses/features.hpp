@@ -104,10 +104,9 @@ class FeatureLoss {
   virtual ~FeatureLoss();
 
   /// @throws Error on every rank. The rank that causes it gets invalid_argument (shapes, features
-  ///         that are not finite), unsupported (a device other than the group's; a build without
-  ///         Eigen and no `gemm`) or count_overflow (2^31 rows); other ranks get mismatch. Ranks
-  ///         with other options, dtypes or D get mismatch. A loss that is not finite, because
-  ///         logits overflow, is invalid_argument on every rank.
+  ///         that are not finite or too large to multiply), unsupported (a device other than the
+  ///         group's; a build without Eigen and no `gemm`) or count_overflow (2^31 rows); other
+  ///         ranks get mismatch. Ranks with other options, dtypes or D get mismatch.
   FeatureResult operator()(ProcessGroup& group, const FeatureBatch& batch,
                            const CallOptions& call = {}) {
     return compute(&group, batch, call);

@@ -23,17 +23,18 @@ using internal::losses::Tile;
 /// -σ(t_i); written so, neither loses digits if the own pair has all the mass. C_i is the same of
 /// candidate i.
 template <typename T>
-FeatureResult clip_of(FeatureRows& rows, std::string_view name, const ClipOptions& options,
-                      double scale) {
+FeatureResult clip_of(FeatureRows& rows, const ClipOptions& options, double scale) {
   internal::losses::Tiles<T> tiles(rows, options.engine);
   const auto own = rows.pair_products();
-  auto others = tiles.log_sums(scale);
+  const auto others = tiles.log_sums(scale);
   const double smoothing = options.label_smoothing;
   const auto columns = static_cast<double>(rows.rows() + rows.queued());
   const auto products = smoothing > 0 ? tiles.sums_of_products() : BySide{};
   const auto& weights = rows.weights();
   BySide log_sums;
   std::vector<T> own_weights;
+  for (auto& of_side : log_sums) of_side.reserve(own.size());
+  own_weights.reserve(own.size());
   const double loss = internal::losses::sum_over_rows(rows.rows(), [&](std::size_t i) {
     const double x = scale * own[i];
     double term = 0;
@@ -60,7 +61,7 @@ FeatureResult clip_of(FeatureRows& rows, std::string_view name, const ClipOption
                                   tile.at(row, row) = own_weights[static_cast<std::size_t>(row)];
                                 });
                               });
-  return finish(name, rows, loss * factor, std::move(sums), factor, options.grad_scale);
+  return finish(rows, loss * factor, std::move(sums), factor, options.grad_scale);
 }
 
 }  // namespace
@@ -79,8 +80,8 @@ FeatureResult Clip::compute(ProcessGroup* group, const FeatureBatch& batch,
                                            options_.label_smoothing,
                                            internal::losses::word(options_.grad_scale))},
                    options_.engine, queue(), call);
-  return rows.in_double() ? clip_of<double>(rows, name(), options_, scale())
-                          : clip_of<float>(rows, name(), options_, scale());
+  return rows.in_double() ? clip_of<double>(rows, options_, scale())
+                          : clip_of<float>(rows, options_, scale());
 } catch (...) {
   internal::end_calls(group);
 }

@@ -25,11 +25,12 @@ std::size_t count_of_rows(std::int64_t rows, std::int64_t dims) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(dims);
 }
 
-/// Checks that elements are finite and that no product of two rows can overflow.
+/// Checks that elements are finite, and that no product of two rows, no logit and no sum of logits
+/// can overflow.
 void check_features(std::string_view what, const ConstTensorView& rows, bool in_double) {
   if (rows.shape.numel() == 0) return;
   if (rows.data == nullptr) failf(Errc::invalid_argument, "{} are null", what);
-  const double most = in_double ? 1e300 : 1e30;
+  const double most = in_double ? 1e280 : 1e30;
   with_type(rows.dtype, [&]<typename T>(T) {
     const auto* row = static_cast<const T*>(rows.data);
     const auto dims = rows.shape.dims()[1];
@@ -43,7 +44,7 @@ void check_features(std::string_view what, const ConstTensorView& rows, bool in_
                 to_double(row[d]), what);
       failf(Errc::invalid_argument,
             "the sum of the squares of {}[{}] is {}; it must be {} or less{}", what, i, squares,
-            most, in_double ? "" : " (1e300 with in_double)");
+            most, in_double ? "" : " (1e280 with in_double)");
     }
   });
 }
@@ -497,19 +498,21 @@ std::vector<double> FeatureRows::pair_products() {
   return all;
 }
 
-BySide FeatureRows::gather(const BySide& mine, std::size_t width) const {
-  if (ranks() == 1) return mine;
+BySide FeatureRows::gather(BySide&& mine, std::size_t width) const {
+  if (ranks() == 1) return std::move(mine);
   const auto columns = static_cast<std::int64_t>(width);
   std::vector<std::int64_t> counts;
   for (int r = 0; r < ranks(); ++r) counts.push_back(share(0)[r] + (sides_ == 2 ? share(1)[r] : 0));
   const RowLayout layout(counts);
-  auto both = mine[0];
+  auto both = std::move(mine[0]);
   both.insert(both.end(), mine[1].begin(), mine[1].end());
   std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
   const ConstTensorView in(both.data(), DType::f64, {layout[rank()], columns});
   const TensorView out(all.data(), DType::f64, {layout.total(), columns});
   host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout}, call_);
   BySide result;
+  for (int side = 0; side < sides_; ++side)
+    result[static_cast<std::size_t>(side)].reserve(static_cast<std::size_t>(rows()) * width);
   auto from = all.begin();
   for (int r = 0; r < ranks(); ++r)
     for (int side = 0; side < sides_; ++side) {

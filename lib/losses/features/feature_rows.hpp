@@ -103,7 +103,7 @@ class FeatureRows {
 
   /// Collective. Takes `width` numbers for each row of this rank's shares; returns those of all
   /// rows, by side.
-  BySide gather(const BySide& mine, std::size_t width) const;
+  BySide gather(BySide&& mine, std::size_t width) const;
   /// Collective unless every rank computed its own rows. Takes the gradient of this rank's share,
   /// in host memory and the features' dtype, and returns that of this rank's rows.
   Tensor gradient(int side, Tensor&& of_share);

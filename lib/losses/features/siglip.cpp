@@ -20,8 +20,8 @@ using internal::losses::Tile;
 /// The loss is sum over i of w_i (R_i + C_i) / (2 M), with M the sum of the weights, R_i the sum of
 /// the terms of row i and C_i that of column i.
 template <typename T>
-FeatureResult sig_lip_of(FeatureRows& rows, std::string_view name, const SigLipOptions& options,
-                         double scale, double bias) {
+FeatureResult sig_lip_of(FeatureRows& rows, const SigLipOptions& options, double scale,
+                         double bias) {
   internal::losses::Tiles<T> tiles(rows, options.engine);
   const auto own = rows.pair_products();
   const auto& weights = rows.weights();
@@ -53,9 +53,10 @@ FeatureResult sig_lip_of(FeatureRows& rows, std::string_view name, const SigLipO
         });
       });
   const double loss = internal::losses::sum_over_rows(rows.rows(), [&](std::size_t i) {
-    return weights[i] * (sums.softplus[0][i] + sums.softplus[1][i]);
+    const auto at = sums.width * i + 2;
+    return weights[i] * (sums.of_rows[0][at] + sums.of_rows[1][at]);
   });
-  return finish(name, rows, loss * factor, std::move(sums), factor, options.grad_scale);
+  return finish(rows, loss * factor, std::move(sums), factor, options.grad_scale);
 }
 
 }  // namespace
@@ -72,8 +73,8 @@ FeatureResult SigLip::compute(ProcessGroup* group, const FeatureBatch& batch,
                     .options = fmt::format("scale {}, bias {}, grad_scale {}", scale(), bias(),
                                            internal::losses::word(options_.grad_scale))},
                    options_.engine, queue(), call);
-  return rows.in_double() ? sig_lip_of<double>(rows, name(), options_, scale(), bias())
-                          : sig_lip_of<float>(rows, name(), options_, scale(), bias());
+  return rows.in_double() ? sig_lip_of<double>(rows, options_, scale(), bias())
+                          : sig_lip_of<float>(rows, options_, scale(), bias());
 } catch (...) {
   internal::end_calls(group);
 }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "losses/features/tiles.hpp"
-#include "values/fail.hpp"
 
 // The gradient of log-sum-exps over rows, and over columns too.
 
@@ -104,13 +103,9 @@ double sum_over_rows(std::int64_t rows, const Term& term) {
   return sum;
 }
 
-/// Refuses a loss that is not finite; the same on every rank. Completes the result otherwise.
-inline tutti::losses::FeatureResult finish(std::string_view loss, FeatureRows& rows, double value,
-                                           GradientSums&& sums, double factor, GradScale scale) {
-  if (!std::isfinite(value))
-    failf(Errc::invalid_argument,
-          "{}: the loss is {}, because logits overflow; use smaller features, scale or bias", loss,
-          value);
+/// Completes the result of a loss, and ends its call.
+inline tutti::losses::FeatureResult finish(FeatureRows& rows, double value, GradientSums&& sums,
+                                           double factor, GradScale scale) {
   const double share = factor * rows.scale_of(scale) / rows.ranks();
   tutti::losses::FeatureResult result;
   result.loss = value;

@@ -67,8 +67,7 @@ class Positives {
 /// The loss is sum over rows i with positives of w_i (l_i - mean of x_ip) / V, with l_i the
 /// log-sum-exp of the other rows and V the sum of their w_i.
 template <typename T>
-FeatureResult sup_con_of(FeatureRows& rows, std::string_view name, const SupConOptions& options,
-                         double scale) {
+FeatureResult sup_con_of(FeatureRows& rows, const SupConOptions& options, double scale) {
   internal::losses::Tiles<T> tiles(rows, options.engine);
   const Positives positives(rows);
   const auto gathered = tiles.log_sums(scale, [&](const Tile<T>& tile) {
@@ -77,6 +76,7 @@ FeatureResult sup_con_of(FeatureRows& rows, std::string_view name, const SupConO
     });
   });
   internal::losses::BySide log_sums;
+  log_sums[0].reserve(static_cast<std::size_t>(rows.rows()));
   std::vector<double> weights(static_cast<std::size_t>(rows.rows()));
   std::vector<double> of_positives(weights.size());
   double mass = 0;
@@ -106,7 +106,7 @@ FeatureResult sup_con_of(FeatureRows& rows, std::string_view name, const SupConO
               static_cast<T>(of_positives[static_cast<std::size_t>(row)] + of_column);
         });
       });
-  return finish(name, rows, loss * factor, std::move(sums), factor, options.grad_scale);
+  return finish(rows, loss * factor, std::move(sums), factor, options.grad_scale);
 }
 
 }  // namespace
@@ -124,8 +124,8 @@ FeatureResult SupCon::compute(ProcessGroup* group, const FeatureBatch& batch,
                                            internal::losses::word(options_.grad_scale)),
                     .sides = 1},
                    options_.engine, queue(), call);
-  return rows.in_double() ? sup_con_of<double>(rows, name(), options_, scale())
-                          : sup_con_of<float>(rows, name(), options_, scale());
+  return rows.in_double() ? sup_con_of<double>(rows, options_, scale())
+                          : sup_con_of<float>(rows, options_, scale());
 } catch (...) {
   internal::end_calls(group);
 }

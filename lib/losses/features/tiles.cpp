@@ -109,12 +109,11 @@ template <typename T>
 BySide Tiles<T>::log_sums(double scale, const TileFunction<T>& visit) {
   const std::size_t width = visit ? 2 : 1;
   std::array<std::vector<LogSum>, 2> sums;
-  BySide mine;
   BySide more;
   for (std::size_t side = 0; side < static_cast<std::size_t>(rows_.sides()); ++side) {
     const auto count = static_cast<std::size_t>(rows_.share(static_cast<int>(side))[rows_.rank()]);
     sums[side].resize(count);
-    more[side].resize(count);
+    if (visit) more[side].resize(count);
   }
   over_tasks([&](const Task& task, const std::vector<FeatureColumns>& all, const Scratch& scratch,
                  std::int64_t) {
@@ -122,19 +121,24 @@ BySide Tiles<T>::log_sums(double scale, const TileFunction<T>& visit) {
     for (const auto& columns : all)
       over_blocks(task, columns, scratch, [&](Tile<T>& tile) {
         const auto at = in_share(task.side, tile.first_row);
-        tile.more = more[side].data() + at;
-        if (visit) visit(tile);
+        if (visit) {
+          tile.more = more[side].data() + at;
+          visit(tile);
+        }
         kernels_.log_sum(tile.block, scale, sums[side].data() + at);
       });
   });
-  for (std::size_t side = 0; side < 2; ++side)
+  BySide mine;
+  for (std::size_t side = 0; side < 2; ++side) {
+    mine[side].reserve(sums[side].size() * width);
     for (std::size_t i = 0; i < sums[side].size(); ++i) {
       const auto& [most, sum] = sums[side][i];
       mine[side].push_back(sum == 0 ? -std::numeric_limits<double>::infinity()
                                     : scale * most + std::log(sum));
       if (visit) mine[side].push_back(more[side][i]);
     }
-  return rows_.gather(mine, width);
+  }
+  return rows_.gather(std::move(mine), width);
 }
 
 template <typename T>
@@ -161,7 +165,7 @@ BySide Tiles<T>::sums_of_products() {
       mine[s].push_back(sum);
     }
   }
-  return rows_.gather(mine, 1);
+  return rows_.gather(std::move(mine), 1);
 }
 
 template <typename T>
@@ -169,15 +173,22 @@ GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<
   const auto dims = static_cast<std::size_t>(rows_.dims());
   const auto sides = static_cast<std::size_t>(rows_.sides());
   const bool keeps = rows_.rounds() > 1;  // Sums stay from round to round.
-  GradientSums result;
-  // By side and row of the share: the number that is gathered, and sums over the columns so far.
-  std::array<std::vector<double>, 2> softplus, slopes, scale_part, slope_part;
-  std::array<AlignedArray<double>, 2> kept;
+  const std::size_t width = rules.has_slopes ? 3 : 1;
+  GradientSums result{.width = width};
+  /// Sums over the columns so far, by row.
+  struct Kept {
+    AlignedArray<double> features;
+    std::vector<double> softplus, slopes;
+  };
+  std::array<Kept, 2> kept;
+  BySide mine;
   for (std::size_t side = 0; side < sides; ++side) {
     const auto rows = rows_.share(static_cast<int>(side))[rows_.rank()];
-    for (auto* numbers : {&softplus, &slopes, &scale_part, &slope_part})
-      (*numbers)[side].resize(static_cast<std::size_t>(rows));
-    if (keeps) kept[side] = AlignedArray<double>(static_cast<std::size_t>(rows) * dims);
+    const auto count = static_cast<std::size_t>(rows);
+    mine[side].resize(count * width);
+    if (keeps)
+      kept[side] = {AlignedArray<double>(count * dims), std::vector<double>(count),
+                    std::vector<double>(count)};
     result.features[side] = Tensor(host_memory(), {rows, rows_.dims()}, rows_.dtype());
   }
   over_tasks([&](const Task& task, const std::vector<FeatureColumns>& all, Scratch& scratch,
@@ -186,54 +197,61 @@ GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<
     const auto begin = in_share(task.side, task.first);
     const auto count = static_cast<std::size_t>(task.count);
     if (scratch.features.data() == nullptr) {
+      const auto most = static_cast<std::size_t>(engine_.tile_rows);
       scratch.features = AlignedArray<T>(static_cast<std::size_t>(block_rows) * dims);
-      if (!keeps)
-        scratch.sums = AlignedArray<double>(static_cast<std::size_t>(engine_.tile_rows) * dims);
+      if (!keeps) scratch.sums = AlignedArray<double>(most * (dims + 2));
     }
-    double* const sums = keeps ? kept[side].data() + begin * dims : scratch.sums.data();
-    if (round == 0) std::fill_n(sums, count * dims, 0.0);
-    // The product of each row's features and gradient is the derivative by the scale. Adds what
-    // came since the last call, `times` times.
+    double* const sums = keeps ? kept[side].features.data() + begin * dims : scratch.sums.data();
+    double* const softplus = keeps ? kept[side].softplus.data() + begin : sums + count * dims;
+    double* const slopes = keeps ? kept[side].slopes.data() + begin : softplus + count;
+    if (round == 0) {
+      std::fill_n(sums, count * dims, 0.0);
+      std::fill_n(softplus, count, 0.0);
+      std::fill_n(slopes, count, 0.0);
+    }
+    double* const out_numbers = mine[side].data() + begin * width;
     const auto* features = static_cast<const T*>(rows_.share_rows(task.side)) + begin * dims;
-    const auto add_parts = [&](double times, double times_before) {
+    // The product of a row's features and gradient is the derivative by the scale.
+    const auto add_parts = [&](double times) {
       for (std::size_t i = 0; i < count; ++i) {
         double product = 0;
         for (std::size_t d = 0; d < dims; ++d)
           product += static_cast<double>(features[i * dims + d]) * sums[i * dims + d];
-        scale_part[side][begin + i] += (times - times_before) * product;
-        slope_part[side][begin + i] += (times - times_before) * slopes[side][begin + i];
+        out_numbers[i * width] += times * product;
+        if (width == 3) out_numbers[i * width + 1] += times * slopes[i];
       }
     };
     const double of_call = rules.of_call[side];
     const double of_queue = rows_.queued() != 0 ? rules.of_queue[side] : 0;
     for (const auto& columns : all) {
       over_blocks(task, columns, scratch, [&](Tile<T>& tile) {
-        const auto at = in_share(task.side, tile.first_row);
-        tile.softplus = softplus[side].data() + at;
-        tile.slopes = slopes[side].data() + at;
+        const auto at = static_cast<std::size_t>(tile.first_row - task.first);
+        tile.softplus = softplus + at;
+        tile.slopes = slopes + at;
         weigh(tile);
-        const auto dims64 = rows_.dims();
         gemm_({.dtype = dtype_of<T>,
                .m = static_cast<std::int64_t>(tile.block.rows),
-               .n = dims64,
+               .n = rows_.dims(),
                .k = tile.columns,
                .a = tile.block.k,
                .b = static_cast<const T*>(columns.data) +
-                    (tile.first_column - columns.first) * dims64,
+                    (tile.first_column - columns.first) * rows_.dims(),
                .c = scratch.features.data(),
                .a_stride = block_columns,
-               .b_stride = dims64,
-               .c_stride = dims64});
-        kernels_.add(sums + (at - begin) * dims, scratch.features.data(), tile.block.rows * dims);
+               .b_stride = rows_.dims(),
+               .c_stride = rows_.dims()});
+        kernels_.add(sums + at * dims, scratch.features.data(), tile.block.rows * dims);
       });
-      // (call - queue) of the sums after the call's columns, and queue of those after all.
+      // Adds the sums of the call's columns (of_call - of_queue) times, and those of all columns
+      // of_queue times.
       const bool ends =
           columns.first + columns.count == (columns.queued ? rows_.queued() : rows_.rows());
       if (!ends) continue;
-      if (!columns.queued && of_call != of_queue) add_parts(of_call, of_queue);
-      if (columns.queued && of_queue != 0) add_parts(of_queue, 0);
+      if (!columns.queued && of_call != of_queue) add_parts(of_call - of_queue);
+      if (columns.queued && of_queue != 0) add_parts(of_queue);
     }
     if (round + 1 != rows_.rounds()) return;
+    for (std::size_t i = 0; i < count && width == 3; ++i) out_numbers[i * width + 2] = softplus[i];
     with_type(rows_.dtype(), [&]<typename Out>(Out) {
       auto* out = static_cast<Out*>(result.features[side].data()) + begin * dims;
       for (std::size_t i = 0; i < count * dims; ++i)
@@ -241,20 +259,11 @@ GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<
     });
   });
 
-  const std::size_t width = rules.has_slopes ? 3 : 1;
-  BySide mine;
+  result.of_rows = rows_.gather(std::move(mine), width);
   for (std::size_t side = 0; side < sides; ++side)
-    for (std::size_t i = 0; i < scale_part[side].size(); ++i) {
-      mine[side].push_back(scale_part[side][i]);
-      if (width == 3) mine[side].insert(mine[side].end(), {slope_part[side][i], softplus[side][i]});
-    }
-  const auto gathered = rows_.gather(mine, width);
-  for (std::size_t side = 0; side < sides; ++side)
-    for (std::size_t i = 0; i < gathered[side].size(); i += width) {
-      result.scale += gathered[side][i];
-      if (width != 3) continue;
-      result.bias += gathered[side][i + 1];
-      result.softplus[side].push_back(gathered[side][i + 2]);
+    for (std::size_t i = 0; i < result.of_rows[side].size(); i += width) {
+      result.scale += result.of_rows[side][i];
+      if (width == 3) result.bias += result.of_rows[side][i + 1];
     }
   for (std::size_t side = 0; side < sides; ++side)
     result.features[side] =

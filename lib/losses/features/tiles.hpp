@@ -56,8 +56,9 @@ struct GradientRules {
 
 /// The sums of gradients(), before any factor.
 struct GradientSums {
+  std::size_t width = 1;
   double scale = 0, bias = 0;
-  BySide softplus{};  ///< By row, if has_slopes is set.
+  BySide of_rows{};  ///< `width` numbers by row; with has_slopes the third is the sum of softplus.
   std::array<Tensor, 2> features{};
 };
 

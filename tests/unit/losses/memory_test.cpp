@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/losses/clip.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/losses/siglip.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
 #include "support/processes.hpp"
@@ -49,9 +51,28 @@ struct Rows {
   }
 };
 
+struct FeatureRowsOfTest {
+  std::int64_t dims;
+  std::vector<float> anchors, candidates;
+
+  FeatureRowsOfTest(std::int64_t rows, std::int64_t columns) : dims(columns) {
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> feature(0, 0.1F);
+    for (auto* side : {&anchors, &candidates})
+      for (std::int64_t i = 0; i < rows * dims; ++i) side->push_back(feature(random));
+  }
+  losses::FeatureBatch batch() const {
+    losses::FeatureBatch batch;
+    const Shape shape{std::ssize(anchors) / dims, dims};
+    batch.anchors = {anchors.data(), DType::f32, shape};
+    batch.candidates = {candidates.data(), DType::f32, shape};
+    return batch;
+  }
+};
+
 /// Exit status of the child: 0 if `loss` succeeded within the limit.
-template <typename Loss>
-void run(Loss loss, const losses::RankingBatch& batch, std::size_t bytes) {
+template <typename Loss, typename Batch>
+void run(Loss loss, const Batch& batch, std::size_t bytes) {
   limit_memory(bytes);
   try {
     std::exit(loss(batch).loss > 0 ? 0 : 1);
@@ -95,6 +116,36 @@ TEST_F(LossMemory, GrowsWithRowsTimesClasses) {
   // 50,000 x 16 rows of classes: 160 bytes each.
   EXPECT_EXIT(run(SmoothAp({.classes = 16}), rows.batch(16), 128 * megabyte), ExitedWithCode(0),
               "");
+}
+
+/// The matrix of all pairs would be 268 MB. Beside the caller's features there are the gradients,
+/// as large as they, a few numbers for each row, and 4 MB for each of two threads, which need
+/// stacks of 8 MB and a heap of 64 MB each.
+TEST_F(LossMemory, LossesOverFeaturesKeepNoPairs) {
+  constexpr std::int64_t rows = 8192;
+  const FeatureRowsOfTest features(rows, 64);
+  const auto gradients = static_cast<std::size_t>(2 * rows * 64) * sizeof(float);
+  EXPECT_EXIT(run(losses::Clip({.scale = 5}), features.batch(), gradients + 8 * megabyte),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(run(losses::SigLip(), features.batch(), gradients + 8 * megabyte), ExitedWithCode(0),
+              "");
+}
+
+// The matrix of all pairs would be 17 GB.
+TEST_F(LossMemory, SlowSigLipOf65536RowsKeepsNoPairs) {
+  constexpr std::int64_t rows = 65'536;
+  const FeatureRowsOfTest features(rows, 64);
+  const auto gradients = static_cast<std::size_t>(2 * rows * 64) * sizeof(float);
+  EXPECT_EXIT(run(losses::SigLip(), features.batch(), gradients + 8 * megabyte), ExitedWithCode(0),
+              "");
+}
+
+TEST_F(LossMemory, SlowClipOf65536RowsKeepsNoPairs) {
+  constexpr std::int64_t rows = 65'536;
+  const FeatureRowsOfTest features(rows, 64);
+  const auto gradients = static_cast<std::size_t>(2 * rows * 64) * sizeof(float);
+  EXPECT_EXIT(run(losses::Clip({.scale = 5}), features.batch(), gradients + 12 * megabyte),
+              ExitedWithCode(0), "");
 }
 
 // Checks the limit itself: without it the tests above could not fail.
