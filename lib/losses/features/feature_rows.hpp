@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +46,26 @@ class AlignedArray {
   };
   std::unique_ptr<T, Free> data_;
 };
+
+/// Returns the number of features of rows.
+inline std::size_t count_of_rows(std::int64_t rows, std::int64_t dims) {
+  return static_cast<std::size_t>(rows) * static_cast<std::size_t>(dims);
+}
+
+/// Returns the rows that part `r` of layout `a` shares with [first, last).
+inline std::int64_t overlap(const RowLayout& a, int r, std::int64_t first, std::int64_t last) {
+  return std::max<std::int64_t>(0,
+                                std::min(a.offset(r) + a[r], last) - std::max(a.offset(r), first));
+}
+
+/// The rows that rank `rank` moves to or from each rank, from parts of `mine` to parts of `theirs`.
+inline std::vector<std::int64_t> overlaps(const RowLayout& mine, int rank,
+                                          const RowLayout& theirs) {
+  std::vector<std::int64_t> counts;
+  for (int r = 0; r < theirs.ranks(); ++r)
+    counts.push_back(overlap(theirs, r, mine.offset(rank), mine.offset(rank) + mine[rank]));
+  return counts;
+}
 
 struct FeatureRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
@@ -118,6 +139,7 @@ class FeatureRows {
                 const tutti::losses::FeatureEngine& engine);
   void set_shares();
   void set_weights(std::span<const double> all);
+  void set_features(int side, Tensor&& gathered);
   template <typename T>
   void unpack(int side, Tensor&& gathered);
   template <typename T>

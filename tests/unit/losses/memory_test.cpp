@@ -118,9 +118,8 @@ TEST_F(LossMemory, GrowsWithRowsTimesClasses) {
               "");
 }
 
-/// The matrix of all pairs would be 268 MB. Beside the caller's features there are the gradients,
-/// as large as they, a few numbers for each row, and 4 MB for each of two threads, which need
-/// stacks of 8 MB and a heap of 64 MB each.
+// The matrix of all pairs would be 268 MB. Beside the caller's features there are the gradients, as
+// large as they, about a hundred bytes for each row, and less than 4 MB of the thread.
 TEST_F(LossMemory, LossesOverFeaturesKeepNoPairs) {
   constexpr std::int64_t rows = 8192;
   const FeatureRowsOfTest features(rows, 64);
