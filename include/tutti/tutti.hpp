@@ -24,13 +24,17 @@
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
+#include <tutti/losses/clip.hpp>
 #include <tutti/losses/cross_entropy.hpp>
+#include <tutti/losses/features.hpp>
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/loss.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/ranking_loss.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
+#include <tutti/losses/siglip.hpp>
 #include <tutti/losses/smooth_ap.hpp>
+#include <tutti/losses/sup_con.hpp>
 #include <tutti/losses/warm_up.hpp>
 #include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>

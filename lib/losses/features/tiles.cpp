@@ -60,7 +60,7 @@ void Tiles<T>::multiply(const Scratch& scratch, const Task& rows, const FeatureC
   const auto* a = static_cast<const T*>(rows_.share_rows(rows.side)) +
                   in_share(rows.side, tile.first_row) * static_cast<std::size_t>(dims);
   const auto* b = static_cast<const T*>(columns.data) + (tile.first_column - columns.first) * dims;
-  gemm_({.dtype = dtype_of<T>,
+  gemm_({.dtype = tutti::dtype_of<T>,
          .b_transposed = true,
          .m = static_cast<std::int64_t>(tile.block.rows),
          .n = tile.columns,
@@ -229,7 +229,7 @@ GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<
         tile.softplus = softplus + at;
         tile.slopes = slopes + at;
         weigh(tile);
-        gemm_({.dtype = dtype_of<T>,
+        gemm_({.dtype = tutti::dtype_of<T>,
                .m = static_cast<std::int64_t>(tile.block.rows),
                .n = rows_.dims(),
                .k = tile.columns,

@@ -10,9 +10,9 @@
 #include "losses/features/feature_rows.hpp"
 
 // Passes over the logits of all pairs, block by block. A block has 128 rows and 512 columns and
-// lies at multiples of these numbers; its products are made in one call, whoever computes it. Sums
-// over a row are made over the blocks in the order of their columns: first the rows of the call,
-// then the queue. Nothing depends on the split, the threads and the sizes of tiles.
+// lies at multiples of these numbers; its products are made in one call, whichever rank computes
+// it. Sums over a row are made over the blocks in the order of their columns: first the rows of the
+// call, then the queue. Nothing depends on the split, the threads and the sizes of tiles.
 
 namespace tutti::internal::losses {
 

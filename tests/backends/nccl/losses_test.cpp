@@ -89,10 +89,25 @@ Kind focal_kind(const char* name, bool float_targets) {
           3, float_targets};
 }
 
+/// A product of floats, for builds without Eigen.
+void plain_product(const losses::MatrixProduct& p) {
+  const auto* a = static_cast<const float*>(p.a);
+  const auto* b = static_cast<const float*>(p.b);
+  auto* c = static_cast<float*>(p.c);
+  for (std::int64_t i = 0; i < p.m; ++i)
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      c[i * p.c_stride + j] = 0;
+      for (std::int64_t k = 0; k < p.k; ++k)
+        c[i * p.c_stride + j] += a[i * p.a_stride + k] *
+                                 (p.b_transposed ? b[j * p.b_stride + k] : b[k * p.b_stride + j]);
+    }
+}
+
 /// A loss over features: the logits are anchors, and candidates too if it has some.
 template <typename Features, typename Options>
 Kind feature_kind(const char* name, Options options) {
   options.queue = {.rows = 9, .dims = 3};
+  options.engine.gemm = plain_product;
   return {name, [options] {
             const auto loss = std::make_shared<Features>(options);
             return Loss{[loss](auto* group, const auto& batch, const auto& call) {

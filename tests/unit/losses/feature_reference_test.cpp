@@ -1,4 +1,5 @@
 #include <cmath>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -127,10 +128,17 @@ void for_feature_calls(FeatureProblem p, const Use& use) {
   }
 }
 
-void show_feature_errors(const char* what, const FeatureErrors& worst) {
-  if (std::getenv("TUTTI_TEST_SHOW") != nullptr)
-    std::printf("%s: worst errors: loss %Lg, gradient %Lg, scale %Lg, bias %Lg\n", what, worst.loss,
-                worst.gradient, worst.scale, worst.bias);
+/// Writes the worst errors to the results of the test (--gtest_output=xml).
+void record_feature_errors(const FeatureErrors& worst) {
+  const auto record = [](const char* name, long double error) {
+    std::ostringstream text;
+    text << error;
+    testing::Test::RecordProperty(name, text.str());
+  };
+  record("loss", worst.loss);
+  record("gradient", worst.gradient);
+  record("scale", worst.scale);
+  record("bias", worst.bias);
 }
 
 template <typename T>
@@ -151,7 +159,7 @@ TEST(FeatureReference, FiveHundredRandomProblemsInDoubleEqualTheirDefinition) {
         << ", scale " << errors.scale << ", bias " << errors.bias;
     worst.take(errors);
   }
-  show_feature_errors("f64", worst);
+  record_feature_errors(worst);
 }
 
 constexpr long double float_ulp = 0x1p-23L;
@@ -167,7 +175,7 @@ TEST(FeatureReference, FloatsComputedInDoubleAreWithinTwoUlpOfTheLargestGradient
     EXPECT_LE(std::max({errors.loss, errors.scale, errors.bias}), 1e-12L) << "seed " << seed;
     worst.take(errors);
   }
-  show_feature_errors("f32 in double", worst);
+  record_feature_errors(worst);
 }
 
 // A product of normalised rows has an error of about an ulp, and a logit `scale` times that.
@@ -184,7 +192,7 @@ TEST(FeatureReference, FloatsHaveErrorsOfTheScaleTimesAnUlp) {
     worst.take(
         {errors.loss / limit, errors.gradient / limit, errors.scale / limit, errors.bias / limit});
   }
-  show_feature_errors("f32, by the limit", worst);
+  record_feature_errors(worst);
 }
 
 template <typename T>
