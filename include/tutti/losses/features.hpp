@@ -79,8 +79,9 @@ struct FeatureEngine {
   /// The products; null: Eigen, in the fastest form for this machine. All ranks or none set it.
   Gemm gemm = nullptr;
   /// The most bytes of gathered features that a rank holds. If all features have more, they pass
-  /// through the ranks in blocks of at least 512 rows, twice in losses with a softmax; each rank
-  /// then holds 1/W of the rows and of the gradients, in double. 0: no limit.
+  /// through the ranks in blocks of at least 512 rows, once for the gradient and once before for a
+  /// softmax; each rank then also holds 1/W of the rows and of the gradients, in double. 0: no
+  /// limit.
   std::int64_t max_gathered_bytes = 0;
 };
 
@@ -90,8 +91,11 @@ struct FeatureEngine {
 /// numbers of rows over all ranks, so that the loss and the gradients have the same bits for every
 /// split, world size, number of threads and tile size, on machines with the same instruction set.
 ///
-/// Memory: the gathered features, the gradients, a few numbers for each row, and for each thread
-/// 12 D + 4 tile_rows D / 64 + 2048 bytes for each row of a block, less than 4 MiB for D <= 1024.
+/// f32 gradients have errors of about 1e-6 of their largest element, and more for scales above 100,
+/// where logits have errors of 1e-7 of the scale; in_double rounds them once.
+///
+/// Memory: the gathered features, the gradients, about a hundred bytes for each row, and for each
+/// thread a block of logits and the gradients of its rows: less than 4 MiB for D <= 1024.
 /// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then one to
 /// three doubles for each row of each side; gradients of rows that it computed for another rank.
 ///

@@ -33,9 +33,9 @@ void check_engine(std::string_view loss, const FeatureEngine& engine) {
   if (engine.threads < 1)
     failf(Errc::invalid_argument, "{}: threads is {}; it must be 1 or more", loss, engine.threads);
   const auto check = [&](std::string_view what, std::int64_t size, std::int64_t unit) {
-    if (size < unit || size % unit != 0)
-      failf(Errc::invalid_argument, "{}: {} is {}; it must be a multiple of {}", loss, what, size,
-            unit);
+    if (size < unit || size % unit != 0 || size > INT32_MAX)
+      failf(Errc::invalid_argument, "{}: {} is {}; it must be a multiple of {} below 2^31", loss,
+            what, size, unit);
   };
   check("tile_rows", engine.tile_rows, block_rows);
   check("tile_columns", engine.tile_columns, block_columns);

@@ -197,7 +197,8 @@ GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<
     const auto begin = in_share(task.side, task.first);
     const auto count = static_cast<std::size_t>(task.count);
     if (scratch.features.data() == nullptr) {
-      const auto most = static_cast<std::size_t>(engine_.tile_rows);
+      const auto most = static_cast<std::size_t>(std::min(
+          engine_.tile_rows, std::max(rows_.share(0)[rows_.rank()], rows_.share(1)[rows_.rank()])));
       scratch.features = AlignedArray<T>(static_cast<std::size_t>(block_rows) * dims);
       if (!keeps) scratch.sums = AlignedArray<double>(most * (dims + 2));
     }

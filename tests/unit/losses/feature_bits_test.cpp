@@ -150,6 +150,36 @@ TEST(FeatureBits, OfOneProcessAndOfALoadedQueueAreThose) {
   EXPECT_EQ(loaded.candidates, want[1].candidates);
 }
 
+// A queue that goes on over a group of other ranks: those that were ranks 1 and 2 of three.
+TEST(FeatureBits, OfAQueueThatGoesOnOverFewerRanksAreThoseOfOneProcess) {
+  auto p = bits_problem(FeatureKind::siglip);
+  p.setup.queue.rows = 200;  // Less than the rows of these two ranks in the first call.
+  std::vector<FeatureSplit> whole;
+  for (const auto& call : p.calls) whole.push_back({call.rows});
+  const auto want = run_feature_calls<float>({"local", 1}, p.setup, p.calls, whole);
+  std::vector<std::unique_ptr<losses::FeatureLoss>> kept(3);
+  on_ranks({"local", 3}, [&](ProcessGroup& group) {
+    auto& loss = kept[static_cast<std::size_t>(group.rank())];
+    loss = make_feature_loss(p.setup);
+    const FeaturePart<float> part(p.calls[0], group.rank() == 0 ? 0 : 50 + 300 * (group.rank() - 1),
+                                  group.rank() == 0 ? 50 : 300);
+    (void)(*loss)(group, part.batch(p.setup.kind));
+  });
+  PerRank<FeatureOutcome<float>> of_ranks(2);
+  on_ranks({"local", 2}, [&](ProcessGroup& group) {
+    auto& loss = kept[static_cast<std::size_t>(group.rank() + 1)];
+    loss->set_group(group);
+    EXPECT_EQ(loss->queued(), 200);
+    const FeaturePart<float> part(p.calls[1], group.rank() == 0 ? 0 : 100,
+                                  group.rank() == 0 ? 100 : p.calls[1].rows - 100);
+    append_gradients(of_ranks[group.rank()], (*loss)(group, part.batch(p.setup.kind)));
+  });
+  auto anchors = of_ranks[0].anchors;
+  anchors.insert(anchors.end(), of_ranks[1].anchors.begin(), of_ranks[1].anchors.end());
+  EXPECT_EQ(of_ranks[0].loss, want[1].loss);
+  EXPECT_EQ(anchors, want[1].anchors);
+}
+
 // An evaluation counts the queue and leaves it as it is.
 TEST(FeatureBits, OfAnEvaluationAreThoseOfTrainingAndTheQueueStays) {
   const auto p = bits_problem(FeatureKind::sup_con);

@@ -161,6 +161,7 @@ TEST(FeatureOptions, OutOfRangeAreRefused) {
   expect_refused({.engine = {.threads = 0}}, "threads is 0");
   expect_refused({.engine = {.tile_rows = 100}}, "tile_rows is 100; it must be a multiple of 128");
   expect_refused({.engine = {.tile_columns = 0}}, "tile_columns is 0");
+  expect_refused({.engine = {.tile_rows = std::int64_t{1} << 40}}, "tile_rows is 1099511627776");
   expect_refused({.engine = {.max_gathered_bytes = -1}}, "max_gathered_bytes is -1");
   expect_refused({.queue = {.rows = 5}}, "queue.dims is 0");
   expect_refused({.queue = {.rows = -5}}, "queue.rows is -5");
