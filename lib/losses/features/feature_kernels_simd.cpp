@@ -3,8 +3,8 @@
 #include <cmath>
 
 // This file is compiled once per instruction set: Highway includes it again for each. Targets are
-// left out as in soft_rank_kernels_simd.cpp.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+// left out as in soft_rank_kernels_simd.cpp, and those whose vectors may have any length.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "losses/features/feature_kernels_simd.cpp"
 #include <hwy/foreach_target.h>
