@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include <tutti/losses/clip.hpp>
 #include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
@@ -7,6 +8,7 @@
 #include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/squared_auc.hpp>
+#include <tutti/losses/sup_con.hpp>
 #include <tutti/losses/warm_up.hpp>
 
 #include "backends/nccl/staged_groups.hpp"
@@ -34,7 +36,7 @@ struct Loss {
 };
 /// Calls `loss` over the group, or as one process if `group` is null.
 template <typename T, typename... Arrays>
-LossResult over(T&& loss, ProcessGroup* group, const CallOptions& call, const Arrays&... arrays) {
+auto over(T&& loss, ProcessGroup* group, const CallOptions& call, const Arrays&... arrays) {
   return group == nullptr ? loss(arrays...) : loss(*group, arrays..., call);
 }
 
@@ -90,6 +92,47 @@ Kind focal_kind(const char* name, bool float_targets) {
           3, float_targets};
 }
 
+/// A product of floats, for builds without Eigen.
+void plain_product(const losses::MatrixProduct& p) {
+  const auto* a = static_cast<const float*>(p.a);
+  const auto* b = static_cast<const float*>(p.b);
+  auto* c = static_cast<float*>(p.c);
+  for (std::int64_t i = 0; i < p.m; ++i)
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      c[i * p.c_stride + j] = 0;
+      for (std::int64_t k = 0; k < p.k; ++k)
+        c[i * p.c_stride + j] += a[i * p.a_stride + k] *
+                                 (p.b_transposed ? b[j * p.b_stride + k] : b[k * p.b_stride + j]);
+    }
+}
+
+/// A loss over features: the logits are anchors, and candidates too if it has some.
+template <typename Features, typename Options>
+Kind feature_kind(const char* name, Options options) {
+  options.queue = {.rows = 9, .dims = 3};
+  options.engine.gemm = plain_product;
+  return {name, [options] {
+            const auto loss = std::make_shared<Features>(options);
+            return Loss{[loss](auto* group, const auto& batch, const auto& call) {
+                          losses::FeatureBatch features;
+                          features.anchors = batch.logits;
+                          if constexpr (std::is_same_v<Features, losses::SupCon>)
+                            features.labels = batch.targets;
+                          else
+                            features.candidates = batch.logits;
+                          features.weight = batch.weight;
+                          features.training = batch.training;
+                          auto got = over(*loss, group, call, features);
+                          LossResult result;
+                          result.loss = got.loss;
+                          result.grad = std::move(got.grad_anchors);
+                          result.per_class = {got.grad_scale};
+                          return result;
+                        },
+                        [loss](auto* group, const auto& call) { return loss->save(*group, call); }};
+          }};
+}
+
 std::vector<Kind> kinds() {
   constexpr PoolOptions pool{.queue = 12, .max_rows = 20};
   using P = losses::PAucAtBudgetOptions;
@@ -134,6 +177,8 @@ std::vector<Kind> kinds() {
       focal_kind<losses::SigmoidFocal>("sigmoid_focal", true),
       focal_kind<losses::SoftmaxFocal>("softmax_focal", false),
       warm_up_kind(),
+      feature_kind<losses::Clip>("clip", losses::ClipOptions{.scale = 2}),
+      feature_kind<losses::SupCon>("sup_con", losses::SupConOptions{.temperature = 0.5}),
   };
 }
 
@@ -429,7 +474,7 @@ TEST_F(Losses, OfArraysThatNothingCanCopyAreRefusedByName) {
       OnDevice device(at);
       const auto batch = device.put(view_of(kind, rows));
       expect_error(Errc::unsupported,
-                   {"logits are on cuda:0", "only a group can copy them", "to the host"},
+                   {"s are on cuda:0", "only a group can copy them", "to the host"},
                    [&] { kind.make().call(nullptr, batch, {}); });
     }
     auto host = ProcessGroup::create({.backend = "local", .name = "host"});
@@ -454,7 +499,7 @@ TEST_F(Losses, OfAnotherDeviceAreRefusedOnAllRanksAndTheGroupGoesOn) {
         auto batch = view_of(kind, rows);
         if (at.rank == 1) batch.logits.device = {DeviceType::cuda, 6};
         expect_error(at.rank == 1 ? Errc::unsupported : Errc::mismatch,
-                     {"logits are on cuda:6, but this group works on cuda:1"},
+                     {"s are on cuda:6, but this group works on cuda:1"},
                      [&] { loss.call(&at.group, batch, options); });
         batch = view_of(kind, rows);
         OnDevice device(at);

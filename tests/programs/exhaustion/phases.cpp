@@ -12,13 +12,16 @@
 #include <tutti/ddp/gradient_reducer.hpp>
 #include <tutti/ddp/local_sgd.hpp>
 #include <tutti/gather.hpp>
+#include <tutti/losses/clip.hpp>
 #include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/sharded_cross_entropy.hpp>
+#include <tutti/losses/siglip.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/squared_auc.hpp>
+#include <tutti/losses/sup_con.hpp>
 #include <tutti/metrics.hpp>
 #include <tutti/sync.hpp>
 
@@ -210,6 +213,33 @@ bool losses_of_two(ProcessGroup& group, const Begin& begin) {
   return right && cross_entropy(group, {rows, classes}).loss > 0;
 }
 
+/// Not a product: the phase is about memory. Builds without Eigen run it too.
+void no_product(const losses::MatrixProduct& product) {
+  for (std::int64_t i = 0; i < product.m; ++i)
+    std::fill_n(static_cast<float*>(product.c) + i * product.c_stride, product.n, 0.5F);
+}
+
+bool losses_of_features(ProcessGroup& group, const Begin& begin) {
+  const auto [scores, targets] = scored(300);
+  losses::FeatureBatch pairs;
+  pairs.anchors = view(std::span(scores), Shape({100, 3}));
+  pairs.candidates = pairs.anchors;
+  losses::FeatureBatch labelled;
+  labelled.anchors = pairs.anchors;
+  labelled.labels = std::span(targets).first(100);
+  const losses::FeatureEngine engine{.threads = 2, .gemm = no_product};
+  losses::Clip clip({.engine = engine, .queue = {.rows = 64, .dims = 3}});
+  auto in_rounds = engine;
+  in_rounds.max_gathered_bytes = 100;
+  losses::SigLip siglip({.engine = in_rounds});
+  losses::SupCon sup_con({.engine = engine});
+  begin();
+  bool right = clip(group, pairs).loss > 0;
+  right = right && clip(group, pairs).loss > 0;
+  right = right && siglip(group, pairs).loss > 0;
+  return right && std::isfinite(sup_con(group, labelled).loss);
+}
+
 bool measures(ProcessGroup& group, const Begin& begin) {
   const auto [few, targets_of_few] = scored(300);
   const auto [scores, targets] = scored(30'000);
@@ -294,11 +324,21 @@ bool destroy(ProcessGroup& group, const Begin& begin) {
 
 const std::vector<Phase>& all_phases() {
   static const std::vector<Phase> all{
-      {"create", nullptr},       {"destroy", destroy, true}, {"split", split},
-      {"verbs", verbs},          {"async", async},           {"coalesced", coalesced},
-      {"messages", messages},    {"gathers", gathers},       {"syncs", syncs},
-      {"losses", losses_of_two}, {"metrics", measures},      {"reducer", reducer},
-      {"averager", averager},    {"objects", objects},
+      {"create", nullptr},
+      {"destroy", destroy, true},
+      {"split", split},
+      {"verbs", verbs},
+      {"async", async},
+      {"coalesced", coalesced},
+      {"messages", messages},
+      {"gathers", gathers},
+      {"syncs", syncs},
+      {"losses", losses_of_two},
+      {"features", losses_of_features},
+      {"metrics", measures},
+      {"reducer", reducer},
+      {"averager", averager},
+      {"objects", objects},
   };
   return all;
 }

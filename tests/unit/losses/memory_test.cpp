@@ -1,8 +1,3 @@
-#include <sys/resource.h>
-
-#include <cstdlib>
-#include <fstream>
-#include <new>
 #include <random>
 #include <vector>
 
@@ -11,7 +6,7 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 
-#include "support/processes.hpp"
+#include "unit/losses/limited_memory.hpp"
 
 // A loss needs memory for the rows, not for pairs of them: each runs in a process with limited
 // address space.
@@ -21,17 +16,6 @@ namespace {
 
 using losses::PAucAtBudget;
 using losses::SmoothAp;
-
-constexpr std::size_t megabyte = std::size_t{1} << 20;
-
-/// Limits the address space of this process to `bytes` more.
-void limit_memory(std::size_t bytes) {
-  std::size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t limit = pages * 4096 + bytes;
-  const rlimit both{limit, limit};
-  if (pages == 0 || setrlimit(RLIMIT_AS, &both) != 0) std::exit(3);
-}
 
 struct Rows {
   std::vector<float> logits;
@@ -46,31 +30,6 @@ struct Rows {
   }
   losses::RankingBatch batch(std::int64_t classes) const {
     return {{logits.data(), DType::f32, {std::ssize(targets), classes}}, targets};
-  }
-};
-
-/// Exit status of the child: 0 if `loss` succeeded within the limit.
-template <typename Loss>
-void run(Loss loss, const losses::RankingBatch& batch, std::size_t bytes) {
-  limit_memory(bytes);
-  try {
-    std::exit(loss(batch).loss > 0 ? 0 : 1);
-  } catch (const std::bad_alloc&) {
-  } catch (const Error&) {
-  }
-  std::exit(2);
-}
-
-class LossMemory : public testing::Test {
-  void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "sanitizers need address space of their own";
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    GTEST_SKIP() << "sanitizers need address space of their own";
-#endif
-#endif
-    if (is_emulated()) GTEST_SKIP() << "the emulator applies no limit of memory";
   }
 };
 

@@ -1,0 +1,69 @@
+#include <random>
+#include <vector>
+
+#include <tutti/losses/clip.hpp>
+#include <tutti/losses/siglip.hpp>
+#include <tutti/losses/sup_con.hpp>
+
+#include "unit/losses/limited_memory.hpp"
+
+// A loss over features needs memory for the rows, not for pairs of them: beside the caller's
+// features there are the gradients, which are as large, about a hundred bytes for each row, and
+// less than 4 MB for each thread.
+
+namespace tutti::test {
+namespace {
+
+using testing::ExitedWithCode;
+
+struct FloatFeatures {
+  std::int64_t rows;
+  std::vector<float> anchors, candidates;
+  std::vector<std::int64_t> labels;
+
+  explicit FloatFeatures(std::int64_t count) : rows(count) {
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> feature(0, 0.1F);
+    for (auto* side : {&anchors, &candidates})
+      for (std::int64_t i = 0; i < rows * 64; ++i) side->push_back(feature(random));
+    for (std::int64_t i = 0; i < rows; ++i) labels.push_back(i / 2);
+  }
+  losses::FeatureBatch pairs() const {
+    losses::FeatureBatch batch;
+    batch.anchors = {anchors.data(), DType::f32, {rows, 64}};
+    batch.candidates = {candidates.data(), DType::f32, {rows, 64}};
+    return batch;
+  }
+  losses::FeatureBatch labelled() const {
+    losses::FeatureBatch batch;
+    batch.anchors = {anchors.data(), DType::f32, {rows, 64}};
+    batch.labels = labels;
+    return batch;
+  }
+  /// The gradient of one side.
+  std::size_t bytes() const { return anchors.size() * sizeof(float); }
+};
+
+// The matrix of all pairs would be 151 MB.
+TEST_F(LossMemory, LossesOverFeaturesKeepNoPairs) {
+  const FloatFeatures f(6144);
+  EXPECT_EXIT(run(losses::Clip({.scale = 5}), f.pairs(), 2 * f.bytes() + 4 * megabyte),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(run(losses::SigLip(), f.pairs(), 2 * f.bytes() + 4 * megabyte), ExitedWithCode(0),
+              "");
+  EXPECT_EXIT(run(losses::SupCon(), f.labelled(), f.bytes() + 4 * megabyte), ExitedWithCode(0), "");
+}
+
+// The matrix of all pairs would be 17 GB.
+TEST_F(LossMemory, SlowLossesOf65536RowsKeepNoPairs) {
+  const FloatFeatures f(65'536);
+  EXPECT_EXIT(run(losses::SigLip(), f.pairs(), 2 * f.bytes() + 8 * megabyte), ExitedWithCode(0),
+              "");
+  EXPECT_EXIT(run(losses::Clip({.scale = 5}), f.pairs(), 2 * f.bytes() + 12 * megabyte),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(run(losses::SupCon(), f.labelled(), f.bytes() + 12 * megabyte), ExitedWithCode(0),
+              "");
+}
+
+}  // namespace
+}  // namespace tutti::test
