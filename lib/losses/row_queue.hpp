@@ -39,6 +39,7 @@ class RowQueue {
       : classes_(classes), options_(options) {}
 
   const tutti::losses::PoolOptions& options() const noexcept { return options_; }
+  std::int64_t classes() const noexcept { return classes_; }
   std::int64_t calls() const noexcept {
     return calls_;
   }  ///< Calls in training. Counted only with max_rows.

@@ -38,9 +38,9 @@ ConstTensorView Staged::on_host(std::string_view what, const ConstTensorView& ar
   return copy;
 }
 
-ConstTensorView Staged::logits(const ConstTensorView& logits) {
+ConstTensorView Staged::logits(const ConstTensorView& logits, std::string_view what) {
   if (group_ != nullptr) check_host_may_wait(*group_, stream_);
-  const auto host = on_host("logits", logits);
+  const auto host = on_host(what, logits);
   logits_ = logits;
   if (!is_on_host(logits) && static_cast<int>(logits.dtype) < dtype_count)
     gradient_ = Tensor(group_->memory(), logits.shape, logits.dtype, stream_);
@@ -58,7 +58,7 @@ tutti::losses::RankingBatch Staged::on_host(const tutti::losses::RankingBatch& b
 }
 
 Tensor Staged::gradient(const std::function<void(void* to)>& fill) {
-  if (is_on_host(logits_)) {
+  if (is_host()) {
     Tensor gradient(host_memory(), logits_.shape, logits_.dtype);
     fill(gradient.data());
     return gradient;

@@ -27,8 +27,10 @@ class Staged {
   /// captured.
   ConstTensorView on_host(std::string_view what, const ConstTensorView& array);
   /// Calls on_host() for the logits, and allocates their gradient. Call it once, before other
-  /// arrays.
-  ConstTensorView logits(const ConstTensorView& logits);
+  /// arrays. `what`: their name in errors.
+  ConstTensorView logits(const ConstTensorView& logits, std::string_view what = "logits");
+  /// True if the logits are on the host.
+  bool is_host() const noexcept { return logits_.device.type == DeviceType::cpu; }
   tutti::losses::RankingBatch on_host(const tutti::losses::RankingBatch& batch);
 
   /// Returns an array with the shape, dtype and device of the logits. `fill` writes the content to

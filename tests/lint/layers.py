@@ -75,7 +75,7 @@ class Tree:
         for folder, names in HEADER_ONLY.items():
             self.home.update((name, folder) for name in names.split())
         for name in self.sources:
-            if match := re.fullmatch(r"lib/(\w+)/(\w+)\.cpp", name):
+            if match := re.fullmatch(r"lib/(\w+)/(?:\w+/)?(\w+)\.cpp", name):
                 folder, stem = match.groups()
                 self.home.update((header, folder) for header in (stem, f"{folder}/{stem}")
                                  if f"include/tutti/{header}.hpp" in self.sources)

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <tutti/grad_scale.hpp>
+#include <tutti/losses/loss.hpp>
+#include <tutti/process_group.hpp>
+
+// What the losses over features share (clip.hpp, siglip.hpp, sup_con.hpp). They compare each row of
+// features with the rows of all ranks; the matrix of all pairs is computed tile by tile and never
+// kept. Rules of arrays, calls and devices: losses/loss.hpp. docs/design/0021-feature-losses.md.
+
+namespace tutti {
+namespace internal::losses {
+class FeatureQueue;
+}
+namespace [[gnu::visibility("default")]] losses {
+
+/// The rows of this rank. Each array is on the host or on the group's device.
+struct FeatureBatch {
+  ConstTensorView anchors;  ///< [N_r, D]; f32, f64, f16 or bf16; finite. Not normalised here.
+  /// Clip, SigLip: [N_r, D], of the same dtype. Row i belongs to row i of the anchors.
+  ConstTensorView candidates{nullptr, DType::f32, Shape::vector(0)};
+  /// SupCon: i64 [N_r]. Rows with the same label are positives of each other.
+  ConstTensorView labels{nullptr, DType::i64, Shape::vector(0)};
+  /// The weight of each row's terms, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is
+  /// then the weighted mean over the rows. Constants for the gradient. All ranks or none pass it.
+  std::optional<ConstTensorView> weight{};
+  /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
+  bool training = true;
+};
+
+/// The result on one rank. Gradients have the shape, dtype and device of the features.
+struct FeatureResult {
+  double loss = 0;      ///< The same on every rank. 0 if no row has a term.
+  Tensor grad_anchors;  ///< d loss / d anchors of this rank's rows, times the GradScale's factor.
+  Tensor grad_candidates;  ///< The same of the candidates. Empty for SupCon.
+  /// d loss / d scale and d loss / d bias. The same on every rank: with GradScale::sum the
+  /// derivative itself, which a reducer that averages keeps; otherwise 1 / W of it, for a reducer
+  /// that adds.
+  double grad_scale = 0, grad_bias = 0;
+};
+
+/// A product of row-major matrices: c [m, n] = a [m, k] b, where b is [k, n], or [n, k] if
+/// `b_transposed` is set.
+struct MatrixProduct {
+  DType dtype = DType::f32;  ///< f32 or f64.
+  bool b_transposed = false;
+  std::int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  ///< In elements, from row to row.
+};
+/// Computes one product on the calling thread. Several threads may call it at the same time. Must
+/// not throw, and must return the same bits for the same numbers.
+using Gemm = void (*)(const MatrixProduct& product);
+
+/// The queue of a loss over features (cross-batch memory): the last `rows` rows of all ranks from
+/// earlier training calls. They are more rows to compare with, without terms and gradients of their
+/// own. Rows of the queue have the features of their time.
+struct FeatureQueueOptions {
+  std::int64_t rows = 0;  ///< 0: no queue.
+  std::int64_t dims = 0;  ///< D. Required with a queue.
+};
+
+/// How the losses compute. Only `in_double` and `gemm` change a result.
+struct FeatureEngine {
+  int threads = 1;  ///< Threads of this rank in a call.
+  /// Rows and columns of the logits that a thread takes at a time: multiples of 128 and 512.
+  std::int64_t tile_rows = 128, tile_columns = 512;
+  /// Computes f32, f16 and bf16 features in double. Otherwise products and exponentials are f32,
+  /// and sums over rows are double.
+  bool in_double = false;
+  /// The products; null: Eigen, in the fastest form for this machine. All ranks or none set it.
+  Gemm gemm = nullptr;
+  /// The most bytes of gathered features that a rank holds. If all features have more, they pass
+  /// through the ranks in blocks of at least 512 rows, twice in losses with a softmax; each rank
+  /// then holds 1/W of the rows and of the gradients, in double. 0: no limit.
+  std::int64_t max_gathered_bytes = 0;
+};
+
+/// A loss over the features of all ranks: of row i with every row, as in one process.
+///
+/// Ranks share the work in blocks of 128 rows, whatever the split of the rows. Tiles lie by the
+/// numbers of rows over all ranks, so that the loss and the gradients have the same bits for every
+/// split, world size, number of threads and tile size, on machines with the same instruction set.
+///
+/// Memory: the gathered features, the gradients, a few numbers for each row, and for each thread
+/// 12 D + 4 tile_rows D / 64 + 2048 bytes for each row of a block, less than 4 MiB for D <= 1024.
+/// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then one to
+/// three doubles for each row of each side; gradients of rows that it computed for another rank.
+///
+/// A call that throws leaves the loss unchanged. One call at a time; otherwise thread rules are
+/// those of the group.
+class FeatureLoss {
+ public:
+  FeatureLoss(FeatureLoss&&) noexcept;
+  FeatureLoss& operator=(FeatureLoss&&) noexcept;
+  virtual ~FeatureLoss();
+
+  /// @throws Error on every rank. The rank that causes it gets invalid_argument (shapes, features
+  ///         that are not finite), unsupported (a device other than the group's; a build without
+  ///         Eigen and no `gemm`) or count_overflow (2^31 rows); other ranks get mismatch. Ranks
+  ///         with other options, dtypes or D get mismatch. A loss that is not finite, because
+  ///         logits overflow, is invalid_argument on every rank.
+  FeatureResult operator()(ProcessGroup& group, const FeatureBatch& batch,
+                           const CallOptions& call = {}) {
+    return compute(&group, batch, call);
+  }
+  /// One process, without a group.
+  FeatureResult operator()(const FeatureBatch& batch) { return compute(nullptr, batch, {}); }
+
+  /// The factor of the logits, and what is added (SigLip). The same on every rank. They are
+  /// parameters that train: checkpoints of the loss do not have them.
+  double scale() const noexcept { return scale_; }
+  double bias() const noexcept { return bias_; }
+  void set_scale(double scale);
+  void set_bias(double bias);
+
+  /// The queue, as in RankingLoss (ranking_loss.hpp).
+  std::int64_t queued() const noexcept;
+  void reset_queue() noexcept;
+  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
+  std::string save() const;
+  void load(ProcessGroup& group, std::string_view state);
+  void load(std::string_view state);
+  void set_group(ProcessGroup& group, const CallOptions& call = {});
+
+ protected:
+  FeatureLoss(std::string_view name, double scale, double bias, GradScale grad_scale,
+              const FeatureEngine& engine, const FeatureQueueOptions& queue, int sides);
+  std::string_view name() const noexcept { return name_; }
+  const FeatureEngine& engine() const noexcept { return engine_; }
+  GradScale grad_scale() const noexcept { return grad_scale_; }
+  internal::losses::FeatureQueue& queue() const noexcept { return *queue_; }
+
+ private:
+  /// A null group is one process.
+  virtual FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
+                                const CallOptions& call) = 0;
+
+  std::string_view name_;
+  double scale_, bias_;
+  GradScale grad_scale_;
+  FeatureEngine engine_;
+  std::unique_ptr<internal::losses::FeatureQueue> queue_;
+};
+
+}  // namespace losses
+}  // namespace tutti

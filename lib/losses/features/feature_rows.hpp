@@ -1,0 +1,166 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tutti/losses/features.hpp>
+#include <tutti/row_layout.hpp>
+
+#include "losses/features/feature_queue.hpp"
+#include "losses/staged.hpp"
+
+// The rows of all ranks in one call of a loss over features. In this folder, only this file
+// communicates.
+
+namespace tutti::internal::losses {
+
+using tutti::losses::FeatureBatch;
+
+/// Sizes of the blocks of logits. Sums are made block by block in the order of the rows' numbers,
+/// so these sizes are part of every result.
+inline constexpr std::int64_t block_rows = 128;
+inline constexpr std::int64_t block_columns = 512;
+
+/// An array for vector kernels, not initialised.
+template <typename T>
+class AlignedArray {
+ public:
+  AlignedArray() = default;
+  explicit AlignedArray(std::size_t count)
+      : data_(static_cast<T*>(::operator new(count * sizeof(T), alignment))) {}
+  T* data() const noexcept { return data_.get(); }
+  T& operator[](std::size_t i) const noexcept { return data_.get()[i]; }
+
+ private:
+  static constexpr std::align_val_t alignment{128};
+  struct Free {
+    void operator()(T* data) const noexcept { ::operator delete(data, alignment); }
+  };
+  std::unique_ptr<T, Free> data_;
+};
+
+struct FeatureRules {
+  std::string_view loss{};  ///< The name of the loss, for errors.
+  std::string options{};    ///< The options in words, for comparison between ranks.
+  int sides = 2;            ///< 2: anchors and candidates; 1: anchors with labels.
+};
+
+/// Rows that other rows are compared with: those of this call, or those of the queue.
+struct FeatureColumns {
+  const void* data = nullptr;  ///< [count, D], float or double.
+  std::int64_t first = 0;      ///< The number of the first row, a multiple of block_columns.
+  std::int64_t count = 0;
+  bool queued = false;
+};
+
+/// Numbers by side and row.
+using BySide = std::array<std::vector<double>, 2>;
+
+/// The rows of this call, numbered over all ranks, and those of the queue, oldest first.
+///
+/// Ranks share the work in whole blocks of rows: rank r computes the rows share(side) has for it,
+/// and compares them with all columns(). Features have the type of the computation. If all features
+/// of all ranks have more than FeatureEngine::max_gathered_bytes, columns arrive in several rounds.
+class FeatureRows {
+ public:
+  /// Collective. A null group means a single process. @throws Error as FeatureLoss.
+  FeatureRows(ProcessGroup* group, const FeatureBatch& batch, const FeatureRules& rules,
+              const tutti::losses::FeatureEngine& engine, FeatureQueue& queue,
+              const CallOptions& call);
+
+  int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
+  int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
+  int sides() const noexcept { return sides_; }
+  std::int64_t rows() const noexcept { return owners_.total(); }
+  std::int64_t queued() const noexcept { return queued_; }
+  std::int64_t dims() const noexcept { return dims_; }
+  DType dtype() const noexcept { return dtype_; }
+  bool in_double() const noexcept { return in_double_; }
+
+  /// The weight of each row, divided by the largest; their sum.
+  std::span<const double> weights() const noexcept { return weights_; }
+  double mass() const noexcept { return mass_; }
+  /// Labels of the rows of this call, then of the queue. Empty with two sides.
+  std::span<const std::int64_t> labels() const noexcept { return labels_; }
+
+  const RowLayout& share(int side) const noexcept { return share_[static_cast<std::size_t>(side)]; }
+  /// This rank's share of the features, [share(side)[rank()], D].
+  const void* share_rows(int side) const noexcept;
+
+  std::int64_t rounds() const noexcept { return rounds_; }
+  /// Returns the columns of a round: rows of `side`. Valid until the next call with this side.
+  /// Collective if there are several rounds.
+  std::vector<FeatureColumns> columns(int side, std::int64_t round);
+  /// The product of each row's anchor and candidate, in double. Collective with several rounds.
+  std::vector<double> pair_products();
+
+  /// Collective. Takes `width` numbers for each row of this rank's shares; returns those of all
+  /// rows, by side.
+  BySide gather(const BySide& mine, std::size_t width) const;
+  /// Collective unless every rank computed its own rows. Takes the gradient of this rank's share,
+  /// in host memory and the features' dtype, and returns that of this rank's rows.
+  Tensor gradient(int side, Tensor&& of_share);
+  double scale_of(GradScale scale) const;
+
+  /// Adds the rows of this call to the queue, once the loss has succeeded.
+  void commit() noexcept;
+
+ private:
+  void check(FeatureBatch& batch, const tutti::losses::FeatureEngine& engine);
+  void exchange(FeatureBatch& batch, const FeatureRules& rules,
+                const tutti::losses::FeatureEngine& engine);
+  void set_shares();
+  void set_weights(std::span<const double> all);
+  template <typename T>
+  void unpack(int side, Tensor&& gathered);
+  template <typename T>
+  void take_share(int side);
+  template <typename T>
+  std::vector<FeatureColumns> next_columns(int side, std::int64_t round);
+  void remember();
+  std::vector<std::byte> joined(int side) const;
+  std::vector<std::int64_t> live_counts(const RowLayout& layout, std::string_view loss) const;
+
+  ProcessGroup* group_;
+  RowQueue& queue_;
+  CallOptions call_;
+  std::array<Staged, 2> staged_;
+  std::array<ConstTensorView, 2> own_;  // This rank's rows, on the host.
+  ConstTensorView own_labels_{};
+  int sides_;
+  DType dtype_;
+  std::int64_t dims_ = 0;
+  bool in_double_;
+  bool training_;
+  bool given_;  // With weights.
+  bool streams_ = false;
+  std::int64_t queued_ = 0;
+  std::int64_t rounds_ = 1;
+  std::int64_t chunk_ = 0;  // Rows in a round.
+  RowLayout owners_;
+  std::array<RowLayout, 2> share_;
+  std::vector<double> weights_;
+  double mass_ = 0;
+  std::vector<std::int64_t> labels_;
+
+  /// Features of one side in the type of the computation. `live` points to the caller's rows, to
+  /// the gathered rows or to their conversion.
+  struct Side {
+    const void* live = nullptr;
+    const void* of_queue = nullptr;
+    const void* share = nullptr;
+    Tensor gathered{};
+    AlignedArray<std::byte> converted{}, queue{}, chunk{};
+  };
+  std::array<Side, 2> side_;
+  RowQueue::Rows fresh_;
+};
+
+}  // namespace tutti::internal::losses

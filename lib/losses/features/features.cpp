@@ -1,0 +1,111 @@
+#include <tutti/losses/features.hpp>
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "group/call.hpp"
+#include "losses/features/feature_rows.hpp"
+#include "losses/over_ranks.hpp"
+#include "values/fail.hpp"
+
+namespace tutti {
+namespace [[gnu::visibility("default")]] losses {
+namespace {
+
+using internal::failf;
+using internal::losses::block_columns;
+using internal::losses::block_rows;
+using internal::losses::FeatureQueue;
+
+void check_scale(std::string_view loss, double scale) {
+  // The range keeps products with features and their quotients finite in float.
+  if (!(scale >= 1e-6 && scale <= 1e6))
+    failf(Errc::invalid_argument, "{}: scale is {}; it must be between 1e-6 and 1e6", loss, scale);
+}
+
+void check_bias(std::string_view loss, double bias) {
+  if (!(std::abs(bias) <= 1e30))
+    failf(Errc::invalid_argument, "{}: bias is {}; it must be between -1e30 and 1e30", loss, bias);
+}
+
+void check_engine(std::string_view loss, const FeatureEngine& engine) {
+  if (engine.threads < 1)
+    failf(Errc::invalid_argument, "{}: threads is {}; it must be 1 or more", loss, engine.threads);
+  const auto check = [&](std::string_view what, std::int64_t size, std::int64_t unit) {
+    if (size < unit || size % unit != 0)
+      failf(Errc::invalid_argument, "{}: {} is {}; it must be a multiple of {}", loss, what, size,
+            unit);
+  };
+  check("tile_rows", engine.tile_rows, block_rows);
+  check("tile_columns", engine.tile_columns, block_columns);
+  if (engine.max_gathered_bytes < 0)
+    failf(Errc::invalid_argument, "{}: max_gathered_bytes is {}; it must be 0 (no limit) or more",
+          loss, engine.max_gathered_bytes);
+}
+
+std::int64_t queue_columns(std::string_view loss, const FeatureQueueOptions& queue, int sides) {
+  if (queue.rows < 0 || queue.rows > INT32_MAX)
+    failf(Errc::invalid_argument, "{}: queue.rows is {}; it must be 0 to {}", loss, queue.rows,
+          INT32_MAX);
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  if (queue.rows > 0 && (queue.dims < 1 || queue.dims > most))
+    failf(Errc::invalid_argument,
+          "{}: queue.dims is {}, with queue.rows {}; a queue needs the number of features of a "
+          "row, 1 to {}",
+          loss, queue.dims, queue.rows, most);
+  return queue.rows > 0 ? queue.dims * sides : 1;
+}
+
+}  // namespace
+
+FeatureLoss::FeatureLoss(std::string_view name, double scale, double bias, GradScale grad_scale,
+                         const FeatureEngine& engine, const FeatureQueueOptions& queue,
+                         int sides) try
+    : name_(name), scale_(scale), bias_(bias), grad_scale_(grad_scale), engine_(engine) {
+  check_scale(name, scale);
+  check_bias(name, bias);
+  check_engine(name, engine);
+  queue_ = std::make_unique<FeatureQueue>(name, queue_columns(name, queue, sides), queue.rows);
+} catch (...) {
+  internal::end_calls(nullptr);
+}
+
+FeatureLoss::FeatureLoss(FeatureLoss&&) noexcept = default;
+FeatureLoss& FeatureLoss::operator=(FeatureLoss&&) noexcept = default;
+FeatureLoss::~FeatureLoss() = default;
+
+void FeatureLoss::set_scale(double scale) {
+  check_scale(name_, scale);
+  scale_ = scale;
+}
+
+void FeatureLoss::set_bias(double bias) {
+  check_bias(name_, bias);
+  bias_ = bias;
+}
+
+std::int64_t FeatureLoss::queued() const noexcept {
+  return queue_->queued();
+}
+void FeatureLoss::reset_queue() noexcept {
+  queue_->reset_queue();
+}
+std::string FeatureLoss::save(ProcessGroup& group, const CallOptions& call) const {
+  return queue_->save(group, call);
+}
+std::string FeatureLoss::save() const {
+  return queue_->save();
+}
+void FeatureLoss::load(ProcessGroup& group, std::string_view state) {
+  queue_->load(group, state);
+}
+void FeatureLoss::load(std::string_view state) {
+  queue_->load(state);
+}
+void FeatureLoss::set_group(ProcessGroup& group, const CallOptions& call) {
+  queue_->set_group(group, call);
+}
+
+}  // namespace losses
+}  // namespace tutti

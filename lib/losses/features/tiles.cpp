@@ -1,0 +1,268 @@
+#include "losses/features/tiles.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <utility>
+
+#include "losses/elements.hpp"
+#include "losses/features/gemm.hpp"
+#include "losses/parallel.hpp"
+
+namespace tutti::internal::losses {
+
+using tutti::losses::MatrixProduct;
+
+/// The memory of one thread.
+template <typename T>
+struct Tiles<T>::Scratch {
+  AlignedArray<T> products{static_cast<std::size_t>(block_rows * block_columns)};
+  AlignedArray<T> features;   // The gradient from one block.
+  AlignedArray<double> sums;  // The gradient of the task's rows.
+};
+
+template <typename T>
+Tiles<T>::Tiles(FeatureRows& rows, const tutti::losses::FeatureEngine& engine)
+    : rows_(rows),
+      engine_(engine),
+      gemm_(engine.gemm != nullptr ? engine.gemm : eigen_product()),
+      kernels_(feature_kernels<T>()) {}
+
+template <typename T>
+template <typename Run>
+void Tiles<T>::over_tasks(const Run& run) {
+  std::vector<Task> tasks;
+  for (int side = 0; side < rows_.sides(); ++side) {
+    const auto first = rows_.share(side).offset(rows_.rank());
+    const auto last = first + rows_.share(side)[rows_.rank()];
+    for (auto row = first; row < last; row += engine_.tile_rows)
+      tasks.push_back({side, row, std::min(engine_.tile_rows, last - row)});
+  }
+  for (std::int64_t round = 0; round < rows_.rounds(); ++round) {
+    std::array<std::vector<FeatureColumns>, 2> columns;
+    for (int side = 0; side < rows_.sides(); ++side)
+      columns[static_cast<std::size_t>(other(side))] = rows_.columns(side, round);
+    std::atomic<std::size_t> next{0};
+    const auto threads = std::min(tasks.size(), static_cast<std::size_t>(engine_.threads));
+    in_parallel(engine_.threads, threads, [&](std::size_t, std::size_t) {
+      Scratch scratch;
+      for (auto i = next++; i < tasks.size(); i = next++)
+        run(tasks[i], columns[static_cast<std::size_t>(tasks[i].side)], scratch, round);
+    });
+  }
+}
+
+/// Sets the products of a tile.
+template <typename T>
+void Tiles<T>::multiply(const Scratch& scratch, const Task& rows, const FeatureColumns& columns,
+                        Tile<T>& tile) const {
+  const auto dims = rows_.dims();
+  const auto* a = static_cast<const T*>(rows_.share_rows(rows.side)) +
+                  in_share(rows.side, tile.first_row) * static_cast<std::size_t>(dims);
+  const auto* b = static_cast<const T*>(columns.data) + (tile.first_column - columns.first) * dims;
+  gemm_({.dtype = dtype_of<T>,
+         .b_transposed = true,
+         .m = static_cast<std::int64_t>(tile.block.rows),
+         .n = tile.columns,
+         .k = dims,
+         .a = a,
+         .b = b,
+         .c = scratch.products.data(),
+         .a_stride = dims,
+         .b_stride = dims,
+         .c_stride = block_columns});
+  const auto columns_here = static_cast<std::size_t>(tile.columns);
+  tile.block.columns = (columns_here + block_lanes - 1) / block_lanes * block_lanes;
+  for (std::size_t i = 0; i < tile.block.rows; ++i)
+    std::fill(tile.block.k + i * tile.block.stride + columns_here,
+              tile.block.k + i * tile.block.stride + tile.block.columns, no_pair<T>);
+  tile.for_own_pairs([&](std::int64_t row) { tile.at(row, row) = no_pair<T>; });
+}
+
+/// Calls use(tile) for each block of a task's rows with columns, tile by tile.
+template <typename T>
+template <typename Use>
+void Tiles<T>::over_blocks(const Task& task, const FeatureColumns& columns, const Scratch& scratch,
+                           const Use& use) const {
+  const auto end = columns.first + columns.count;
+  for (auto begin = columns.first; begin < end; begin += engine_.tile_columns) {
+    const auto last = std::min(end, begin + engine_.tile_columns);
+    for (auto row = task.first; row < task.first + task.count; row += block_rows)
+      for (auto column = begin; column < last; column += block_columns) {
+        Tile<T> tile;
+        tile.block.k = scratch.products.data();
+        tile.block.rows =
+            static_cast<std::size_t>(std::min(block_rows, task.first + task.count - row));
+        tile.block.stride = static_cast<std::size_t>(block_columns);
+        tile.side = task.side;
+        tile.queued = columns.queued;
+        tile.first_row = row;
+        tile.first_column = column;
+        tile.columns = std::min(block_columns, last - column);
+        multiply(scratch, task, columns, tile);
+        use(tile);
+      }
+  }
+}
+
+template <typename T>
+BySide Tiles<T>::log_sums(double scale, const TileFunction<T>& visit) {
+  const std::size_t width = visit ? 2 : 1;
+  std::array<std::vector<LogSum>, 2> sums;
+  BySide mine;
+  BySide more;
+  for (std::size_t side = 0; side < static_cast<std::size_t>(rows_.sides()); ++side) {
+    const auto count = static_cast<std::size_t>(rows_.share(static_cast<int>(side))[rows_.rank()]);
+    sums[side].resize(count);
+    more[side].resize(count);
+  }
+  over_tasks([&](const Task& task, const std::vector<FeatureColumns>& all, const Scratch& scratch,
+                 std::int64_t) {
+    const auto side = static_cast<std::size_t>(task.side);
+    for (const auto& columns : all)
+      over_blocks(task, columns, scratch, [&](Tile<T>& tile) {
+        const auto at = in_share(task.side, tile.first_row);
+        tile.more = more[side].data() + at;
+        if (visit) visit(tile);
+        kernels_.log_sum(tile.block, scale, sums[side].data() + at);
+      });
+  });
+  for (std::size_t side = 0; side < 2; ++side)
+    for (std::size_t i = 0; i < sums[side].size(); ++i) {
+      const auto& [most, sum] = sums[side][i];
+      mine[side].push_back(sum == 0 ? -std::numeric_limits<double>::infinity()
+                                    : scale * most + std::log(sum));
+      if (visit) mine[side].push_back(more[side][i]);
+    }
+  return rows_.gather(mine, width);
+}
+
+template <typename T>
+BySide Tiles<T>::sums_of_products() {
+  const auto dims = static_cast<std::size_t>(rows_.dims());
+  BySide totals;
+  for (int side = 0; side < rows_.sides(); ++side) {
+    auto& total = totals[static_cast<std::size_t>(other(side))];
+    total.resize(dims);
+    for (std::int64_t round = 0; round < rows_.rounds(); ++round)
+      for (const auto& columns : rows_.columns(side, round)) {
+        const auto* row = static_cast<const T*>(columns.data);
+        for (std::int64_t j = 0; j < columns.count; ++j, row += dims)
+          for (std::size_t d = 0; d < dims; ++d) total[d] += static_cast<double>(row[d]);
+      }
+  }
+  BySide mine;
+  for (int side = 0; side < rows_.sides(); ++side) {
+    const auto s = static_cast<std::size_t>(side);
+    const auto* row = static_cast<const T*>(rows_.share_rows(side));
+    for (std::int64_t i = 0; i < rows_.share(side)[rows_.rank()]; ++i, row += dims) {
+      double sum = 0;
+      for (std::size_t d = 0; d < dims; ++d) sum += static_cast<double>(row[d]) * totals[s][d];
+      mine[s].push_back(sum);
+    }
+  }
+  return rows_.gather(mine, 1);
+}
+
+template <typename T>
+GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<T>& weigh) {
+  const auto dims = static_cast<std::size_t>(rows_.dims());
+  const auto sides = static_cast<std::size_t>(rows_.sides());
+  const bool keeps = rows_.rounds() > 1;  // Sums stay from round to round.
+  GradientSums result;
+  // By side and row of the share: the number that is gathered, and sums over the columns so far.
+  std::array<std::vector<double>, 2> softplus, slopes, scale_part, slope_part;
+  std::array<AlignedArray<double>, 2> kept;
+  for (std::size_t side = 0; side < sides; ++side) {
+    const auto rows = rows_.share(static_cast<int>(side))[rows_.rank()];
+    for (auto* numbers : {&softplus, &slopes, &scale_part, &slope_part})
+      (*numbers)[side].resize(static_cast<std::size_t>(rows));
+    if (keeps) kept[side] = AlignedArray<double>(static_cast<std::size_t>(rows) * dims);
+    result.features[side] = Tensor(host_memory(), {rows, rows_.dims()}, rows_.dtype());
+  }
+  over_tasks([&](const Task& task, const std::vector<FeatureColumns>& all, Scratch& scratch,
+                 std::int64_t round) {
+    const auto side = static_cast<std::size_t>(task.side);
+    const auto begin = in_share(task.side, task.first);
+    const auto count = static_cast<std::size_t>(task.count);
+    if (scratch.features.data() == nullptr) {
+      scratch.features = AlignedArray<T>(static_cast<std::size_t>(block_rows) * dims);
+      if (!keeps)
+        scratch.sums = AlignedArray<double>(static_cast<std::size_t>(engine_.tile_rows) * dims);
+    }
+    double* const sums = keeps ? kept[side].data() + begin * dims : scratch.sums.data();
+    if (round == 0) std::fill_n(sums, count * dims, 0.0);
+    // The product of each row's features and gradient is the derivative by the scale. Adds what
+    // came since the last call, `times` times.
+    const auto* features = static_cast<const T*>(rows_.share_rows(task.side)) + begin * dims;
+    const auto add_parts = [&](double times, double times_before) {
+      for (std::size_t i = 0; i < count; ++i) {
+        double product = 0;
+        for (std::size_t d = 0; d < dims; ++d)
+          product += static_cast<double>(features[i * dims + d]) * sums[i * dims + d];
+        scale_part[side][begin + i] += (times - times_before) * product;
+        slope_part[side][begin + i] += (times - times_before) * slopes[side][begin + i];
+      }
+    };
+    const double of_call = rules.of_call[side];
+    const double of_queue = rows_.queued() != 0 ? rules.of_queue[side] : 0;
+    for (const auto& columns : all) {
+      over_blocks(task, columns, scratch, [&](Tile<T>& tile) {
+        const auto at = in_share(task.side, tile.first_row);
+        tile.softplus = softplus[side].data() + at;
+        tile.slopes = slopes[side].data() + at;
+        weigh(tile);
+        const auto dims64 = rows_.dims();
+        gemm_({.dtype = dtype_of<T>,
+               .m = static_cast<std::int64_t>(tile.block.rows),
+               .n = dims64,
+               .k = tile.columns,
+               .a = tile.block.k,
+               .b = static_cast<const T*>(columns.data) +
+                    (tile.first_column - columns.first) * dims64,
+               .c = scratch.features.data(),
+               .a_stride = block_columns,
+               .b_stride = dims64,
+               .c_stride = dims64});
+        kernels_.add(sums + (at - begin) * dims, scratch.features.data(), tile.block.rows * dims);
+      });
+      // (call - queue) of the sums after the call's columns, and queue of those after all.
+      const bool ends =
+          columns.first + columns.count == (columns.queued ? rows_.queued() : rows_.rows());
+      if (!ends) continue;
+      if (!columns.queued && of_call != of_queue) add_parts(of_call, of_queue);
+      if (columns.queued && of_queue != 0) add_parts(of_queue, 0);
+    }
+    if (round + 1 != rows_.rounds()) return;
+    with_type(rows_.dtype(), [&]<typename Out>(Out) {
+      auto* out = static_cast<Out*>(result.features[side].data()) + begin * dims;
+      for (std::size_t i = 0; i < count * dims; ++i)
+        out[i] = from_double<Out>(rules.factor * sums[i]);
+    });
+  });
+
+  const std::size_t width = rules.has_slopes ? 3 : 1;
+  BySide mine;
+  for (std::size_t side = 0; side < sides; ++side)
+    for (std::size_t i = 0; i < scale_part[side].size(); ++i) {
+      mine[side].push_back(scale_part[side][i]);
+      if (width == 3) mine[side].insert(mine[side].end(), {slope_part[side][i], softplus[side][i]});
+    }
+  const auto gathered = rows_.gather(mine, width);
+  for (std::size_t side = 0; side < sides; ++side)
+    for (std::size_t i = 0; i < gathered[side].size(); i += width) {
+      result.scale += gathered[side][i];
+      if (width != 3) continue;
+      result.bias += gathered[side][i + 1];
+      result.softplus[side].push_back(gathered[side][i + 2]);
+    }
+  for (std::size_t side = 0; side < sides; ++side)
+    result.features[side] =
+        rows_.gradient(static_cast<int>(side), std::move(result.features[side]));
+  return result;
+}
+
+template class Tiles<float>;
+template class Tiles<double>;
+
+}  // namespace tutti::internal::losses
