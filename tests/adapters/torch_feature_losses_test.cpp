@@ -8,6 +8,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/eye.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/sin.h>
@@ -16,6 +17,8 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <tutti/adapters/torch.hpp>
 
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
@@ -287,6 +290,48 @@ TEST_P(TorchFeatureLosses, ASecondDerivativeIsRefusedByName) {
                    [&] { torch::autograd::grad({first[0].sum()}, {x[0]}); });
     }
   });
+}
+
+/// Barlow Twins (Zbontar et al., ICML 2021) over the rows of all ranks: of the features' sums
+/// alone.
+at::Tensor barlow_twins(ProcessGroup& group, const at::Tensor& a, const at::Tensor& b,
+                        double off_diagonal) {
+  const auto sum = [&](const at::Tensor& x) { return libtorch::all_reduce(group, x); };
+  const at::Tensor rows = sum(at::full({}, a.size(0), a.options()));
+  const auto normalized = [&](const at::Tensor& x) {
+    const at::Tensor centered = x - sum(x.sum(0)) / rows;
+    return centered / (sum(centered.square().sum(0)) / rows + 1e-5).sqrt();
+  };
+  const at::Tensor c = sum(normalized(a).t().mm(normalized(b))) / rows;
+  const at::Tensor on = (1 - c.diagonal()).square().sum();
+  return on + off_diagonal * (c.square().sum() - c.diagonal().square().sum());
+}
+
+TEST_P(TorchFeatureLosses, BarlowTwinsOfSumsEqualsOneProcess) {
+  const auto x = leaves({unit_rows(0), unit_rows(1)});
+  const auto of_all = [](const at::Tensor& rows) {
+    return (rows - rows.mean(0)) / (rows.var({0}, false, false) + 1e-5).sqrt();
+  };
+  const at::Tensor c = of_all(x[0]).t().mm(of_all(x[1])) / feature_rows;
+  const at::Tensor target = at::eye(7, at::kDouble);
+  const at::Tensor expected = ((c - target).square() * (target + (1 - target) * 0.1)).sum();
+  expected.backward();
+  for (const auto& split : feature_splits(GetParam().size))
+    test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+      std::int64_t begin = 0;
+      for (int r = 0; r < group.rank(); ++r) begin += split[static_cast<std::size_t>(r)];
+      const std::int64_t own = split[static_cast<std::size_t>(group.rank())];
+      const auto y = leaves({x[0].narrow(0, begin, own), x[1].narrow(0, begin, own)});
+      const at::Tensor loss = barlow_twins(group, y[0], y[1], 0.1);
+      EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12);
+      loss.backward();  // Of the sum of all ranks' losses: times W, for a reducer that averages.
+      if (own == 0) return;
+      for (const std::size_t side : {0U, 1U}) {
+        const at::Tensor error =
+            y[side].grad() / group.size() - x[side].grad().narrow(0, begin, own);
+        EXPECT_LE(error.abs().max().item<double>(), 1e-12);
+      }
+    });
 }
 
 struct TorchFeatureRefusals : testing::TestWithParam<World> {};

@@ -20,7 +20,7 @@ namespace tutti::libtorch {
 //
 // Each rank takes its own rows, tile by tile, and computes the logits a second time for gradients;
 // no array has an element for each pair. Ranks with more rows take longer. On the wire, each rank
-// sends to all about 100 bytes, its features (sup_con_loss: and labels), and 16 bytes for each row
+// sends to all about 200 bytes, its features (sup_con_loss: and labels), and 16 bytes for each row
 // (not siglip_loss); then three numbers are summed. The forward computes the gradients, if any
 // rank records one, and the graph keeps them; the backward scales them and sends nothing. A second
 // derivative is Error unsupported.

@@ -128,50 +128,46 @@ class FeatureRows {
  private:
   /// Compares the ranks' arguments and sets the layout.
   void agree(const FeatureArguments& of, bool records) {
-    std::string wrong = refusal(of);
+    const std::string wrong = refusal(of);
     std::ostringstream text;
     text.precision(17);
-    if (wrong.empty()) {
-      scale_ = of.scale.item<double>();
-      if (of.bias.defined()) bias_ = of.bias.item<double>();
-      if (!(scale_ >= 1e-6 && scale_ <= 1e6))
-        wrong = "scale is " + std::to_string(scale_) + "; it must be between 1e-6 and 1e6";
-      else if (!(std::abs(bias_) <= 1e30))
-        wrong = "bias is " + std::to_string(bias_) + "; it must be between -1e30 and 1e30";
-    }
-    if (wrong.empty()) {
-      text << c10::toString(of.features[0].scalar_type()) << " [N, " << of.features[0].size(1)
+    if (!wrong.empty()) {
+      text << wrong;
+    } else {  // A mark and whether gradients are recorded; rows; what is the same on all ranks.
+      constexpr std::array names{"sum", "mean", "local_slice"};
+      const at::Tensor& x = of.features[0];
+      text << "ok" << records << '\n'
+           << x.size(0) << '\n'
+           << of.name << " of " << c10::toString(x.scalar_type()) << " [N, " << x.size(1)
            << "], scale " << scale_ << ", bias " << bias_ << ", label_smoothing "
-           << options_.label_smoothing << ", grad_scale " << static_cast<int>(options_.grad_scale);
+           << options_.label_smoothing << ", grad_scale "
+           << names[static_cast<std::size_t>(options_.grad_scale)];
     }
-    // "ok", whether gradients are recorded, rows and text in one line each; or the refusal.
-    const std::string own = wrong.empty() ? "ok" + std::string(records ? "1\n" : "0\n") +
-                                                std::to_string(of.features[0].size(0)) + "\n" +
-                                                of.name + ": " + text.str()
-                                          : wrong;
+    const std::string own = text.str();
     CallOptions call = on_current_stream(device_, options_.call);
     call.memory = nullptr;
     const auto all = all_gather_bytes(group_, own, call);
     if (!wrong.empty()) fail(Errc::invalid_argument, of.name + ": " + wrong);
-    const auto text_of_rank = [](const std::string& said) {
-      return said.substr(said.find('\n', 4) + 1);
+    const auto text_of_rank = [](const std::string& report) {
+      return report.substr(report.find('\n', 4) + 1);
     };
     std::vector<std::int64_t> counts;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      const std::string& said = all[rank];
+      const std::string& report = all[rank];
       const auto who = of.name + ": rank " + std::to_string(rank);
-      if (said.substr(0, 2) != "ok") fail(Errc::mismatch, who + " has invalid arguments: " + said);
-      if (text_of_rank(said) != text_of_rank(own))
-        fail(Errc::mismatch, who + " has " + text_of_rank(said) + "; rank " +
+      if (report.substr(0, 2) != "ok")
+        fail(Errc::mismatch, who + " has invalid arguments: " + report);
+      if (text_of_rank(report) != text_of_rank(own))
+        fail(Errc::mismatch, who + " has " + text_of_rank(report) + "; rank " +
                                  std::to_string(group_.rank()) + " has " + text_of_rank(own));
-      has_gradients_ = has_gradients_ || said[2] == '1';
-      counts.push_back(std::stoll(said.substr(4)));
+      has_gradients_ = has_gradients_ || report[2] == '1';
+      counts.push_back(std::stoll(report.substr(4)));
     }
     layout_ = RowLayout(counts);
   }
 
-  /// Why this rank's arguments are not valid; empty if they are.
-  std::string refusal(const FeatureArguments& of) const {
+  /// Reads the scale and the bias. Why this rank's arguments are not valid; empty if they are.
+  std::string refusal(const FeatureArguments& of) {
     const auto& x = of.features[0];
     for (std::size_t side = 0; side < of.sides; ++side) {
       const at::Tensor& y = of.features[side];
@@ -200,6 +196,12 @@ class FeatureRows {
     if (options_.tile_rows < 1 || options_.tile_columns < 1)
       return "tiles are " + text_of({options_.tile_rows, options_.tile_columns}) +
              "; they must have 1 or more rows and columns";
+    scale_ = of.scale.item<double>();
+    if (!(scale_ >= 1e-6 && scale_ <= 1e6))
+      return "scale is " + std::to_string(scale_) + "; it must be between 1e-6 and 1e6";
+    if (of.bias.defined()) bias_ = of.bias.item<double>();
+    if (!(std::abs(bias_) <= 1e30))
+      return "bias is " + std::to_string(bias_) + "; it must be between -1e30 and 1e30";
     return {};
   }
 
