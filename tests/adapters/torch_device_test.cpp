@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <tutti/adapters/torch/ddp.hpp>
+#include <tutti/adapters/torch/feature_losses.hpp>
 #include <tutti/ddp/hooks.hpp>
 #include <tutti/ddp/power_sgd.hpp>
 
@@ -246,6 +247,53 @@ TEST_P(TorchDevice, DdpCopiesBuffersAndRanksMayLackGradients) {
       EXPECT_EQ(none.defined(), !lacks);  // Otherwise all ranks know that none had it.
       EXPECT_TRUE(!none.defined() || none.eq(0).all().item<bool>());
     });
+}
+
+TEST_P(TorchDevice, LossesOverFeaturesStayOnTheDevice) {
+  const int size = GetParam().size;
+  using Loss = std::function<at::Tensor(ProcessGroup&, const Tensors&, const at::Tensor& labels,
+                                        const libtorch::FeatureLossOptions&)>;
+  const std::vector<Loss> losses{
+      [](auto& group, const Tensors& x, const auto&, const auto& options) {
+        return libtorch::clip_loss(group, x[0], x[1], x[2], options);
+      },
+      [](auto& group, const Tensors& x, const auto&, const auto& options) {
+        return libtorch::siglip_loss(group, x[0], x[1], x[2], x[3], options);
+      },
+      [](auto& group, const Tensors& x, const auto& labels, const auto& options) {
+        return libtorch::sup_con_loss(group, x[0], labels, x[2], options);
+      }};
+  const libtorch::FeatureLossOptions options{
+      .label_smoothing = 0.1, .tile_rows = 3, .tile_columns = 4};
+  for (const Loss& loss : losses) {
+    const auto on_rank = [&](ProcessGroup& group, c10::Device device) {
+      const std::int64_t rows = 2 * group.rank() + 1;
+      Tensors x{pattern({rows, 5}, group.rank()), pattern({rows, 5}, group.rank() + 7),
+                at::full({}, 2.0, at::kDouble), at::full({}, -1.0, at::kDouble)};
+      for (at::Tensor& each : x) each = leaf(each.to(device));
+      const at::Tensor labels = at::arange(rows, at::kLong).remainder(2).to(device);
+      Tensors results{loss(group, x, labels, options)};
+      results[0].backward();
+      for (const at::Tensor& each : x)
+        if (each.grad().defined()) results.push_back(each.grad());
+      for (at::Tensor& each : results) {
+        EXPECT_EQ(each.device(), device);
+        each = each.cpu();
+      }
+      return results;
+    };
+    std::vector<Tensors> expected(static_cast<std::size_t>(size));
+    on_ranks({"local", size, false}, [&](ProcessGroup& group) {
+      expected[static_cast<std::size_t>(group.rank())] = on_rank(group, c10::kCPU);
+    });
+    on_cuda_ranks(GetParam(), [&](ProcessGroup& group, c10::Device device) {
+      const Tensors actual = on_rank(group, device);
+      const Tensors& want = expected[static_cast<std::size_t>(group.rank())];
+      ASSERT_EQ(actual.size(), want.size());
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        torch_network::expect_near(actual[i], want[i], 1e-12);
+    });
+  }
 }
 
 /// A hook with a state of its own on each rank, and how far its gradients on a device may be from
