@@ -11,8 +11,6 @@
 
 namespace tutti::internal::losses {
 
-using tutti::losses::MatrixProduct;
-
 /// The memory of one thread.
 template <typename T>
 struct Tiles<T>::Scratch {
