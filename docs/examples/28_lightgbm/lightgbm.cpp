@@ -53,7 +53,7 @@ Data make_data(const Task& task, int rank, int size) {
   Data data;
   for (int query = Data::queries * rank / size; query < Data::queries * (rank + 1) / size;
        ++query) {
-    std::mt19937_64 bits(static_cast<unsigned>(query) * 31 + task.name.size());
+    std::mt19937_64 bits(static_cast<std::uint64_t>(query) * 31 + task.name.size());
     const auto uniform = [&] { return static_cast<double>(bits() >> 11) * 0x1p-53; };
     data.query_rows.push_back(5 + static_cast<int>(20 * uniform()));
     for (int row = 0; row < data.query_rows.back(); ++row) {
