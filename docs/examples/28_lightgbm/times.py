@@ -1,6 +1,6 @@
 """Prints the table of times in README.md.
 
-usage: times.py TUTTI LIGHTGBM ROUNDS
+usage: times.py TUTTI LIGHTGBM ROUNDS BACKEND...
 
 Every run of LIGHTGBM trains over tutti and then over LightGBM's sockets. The rounds go through all
 rows, so that what else the machine does hits all of them. Times are medians, ratios the median and
@@ -30,11 +30,11 @@ def ratios(pairs):
 
 
 if __name__ == "__main__":
-    *programs, rounds = sys.argv[1:]
-    rows = {(size, backend): [] for size in (2, 4) for backend in ("shm", "gloo")}
+    tutti, lightgbm, rounds, *backends = sys.argv[1:]
+    rows = {(size, backend): [] for size in (2, 4) for backend in backends}
     for _ in range(int(rounds)):
         for row, runs in rows.items():
-            runs.append(run(*programs, *row))
+            runs.append(run(tutti, lightgbm, *row))
     print("| Processes | Backend | Calls | Communication, tutti | sockets | ratio | Training, tutti | sockets | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
     for (size, backend), runs in rows.items():
