@@ -6,7 +6,8 @@ Under each line "<!-- output: NAME ARGUMENT... -->" of DOCUMENT there is a fence
 equal the output of the PROGRAM of this name with these arguments, which prints nothing on stderr.
 An argument that is the name of a PROGRAM stands for its path. If every line begins with a rank, as
 "[2] ", the lines are compared in the order of the ranks: `tutti run` prints them as they come. Each
-PROGRAM must be shown. --write replaces the blocks by the output."""
+PROGRAM must be shown. --write replaces the blocks by the output. A command that ends with status 77
+lacks something that it needs: the check is skipped with what the command prints on stderr."""
 import difflib
 import pathlib
 import re
@@ -15,6 +16,10 @@ import sys
 
 RANK = re.compile(r"\[(\d+)\] ")
 BLOCK = re.compile(r"^<!-- output: (?P<command>[^\n]+) -->\n+```\w*\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+class Skipped(Exception):
+    """A command cannot run here; the text says why."""
 
 
 def by_rank(text):
@@ -35,6 +40,8 @@ def run(command, programs):
                               check=False, timeout=60)
     except subprocess.TimeoutExpired:
         return None, "it does not end within a minute"
+    if done.returncode == 77:
+        raise Skipped(done.stderr)
     if done.returncode != 0:
         return None, f"status {done.returncode}: {done.stderr}"
     if done.stderr:
@@ -64,7 +71,11 @@ def check(document, paths):
 if __name__ == "__main__":
     arguments = [a for a in sys.argv[1:] if a != "--write"]
     page = pathlib.Path(arguments[0])
-    found, corrected = check(page, arguments[1:])
+    try:
+        found, corrected = check(page, arguments[1:])
+    except Skipped as skipped:
+        print(skipped)
+        sys.exit(77)
     if "--write" in sys.argv:
         page.write_text(corrected)
     print("\n".join(found) or "equal")

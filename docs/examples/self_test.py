@@ -66,6 +66,10 @@ class SelfTest(unittest.TestCase):
         self.assertIn("status 3", self.output(good, "#!/bin/sh\necho one; echo two; exit 3\n")[0][0])
         self.assertIn("stderr: x", self.output(good, "#!/bin/sh\necho one; echo two; echo x >&2\n")[0][0])
 
+    def test_a_command_that_lacks_something_skips_the_check(self):
+        with self.assertRaisesRegex(check_output.Skipped, "no x here"):
+            self.output(OUTPUT.format("one\ntwo\n"), "#!/bin/sh\necho no x here >&2; exit 77\n")
+
     def test_docs_find_each_fault_once(self):
         for file, text in {"x.cpp": SOURCE, "a.cpp": '#include "b.hpp"\n', "b.cpp": '#include "b.hpp"\n#include "c.hpp"\n',
                            "b.hpp": "", "c.hpp": "", "c.cpp": '#include "c.hpp"\n'}.items():
