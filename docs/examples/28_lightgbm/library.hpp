@@ -1,6 +1,6 @@
-// The part of LightGBM's C interface that the example calls, loaded at run time.
-
 #pragma once
+
+// The part of LightGBM's C interface that the example calls, loaded at run time.
 
 #include <dlfcn.h>
 

@@ -1,6 +1,6 @@
-// The two functions that LightGBM asks of a network, over a process group.
-
 #pragma once
+
+// The two functions that LightGBM asks of a network, over a process group.
 
 #include <bit>
 #include <chrono>

@@ -175,22 +175,21 @@ static void test_kind(const world* w, const rows* all, const char* kind, const c
   OK(tutti_loss_free(alone));
 }
 
-/* The ranks share the classes of the same rows; rank r has r + 1 of them. */
+/* The ranks share the classes of the same rows; rank r has r + 2 of them. */
 static void test_sharded(const world* w) {
-  enum { classes = MAX_RANKS * (MAX_RANKS + 1) / 2 };
-  double logits[3 * classes], mine[3 * MAX_RANKS];
+  enum { classes = MAX_RANKS * (MAX_RANKS + 3) / 2 };
+  double logits[3 * classes], mine[3 * (MAX_RANKS + 1)];
   int64_t targets[3] = {0, 1, -100};
-  const int64_t own = w->rank + 1, all = (int64_t)w->size * (w->size + 1) / 2;
+  const int64_t own = w->rank + 2, all = (int64_t)w->size * (w->size + 3) / 2;
+  const int64_t first = (int64_t)w->rank * (w->rank + 3) / 2;
   tutti_array arrays[2], gradient, whole;
   tutti_batch batch;
   tutti_loss* loss = NULL;
   tutti_result *result = NULL, *expected = NULL;
   double value = -1, one = -2;
-  if (w->size == 1) targets[1] = 0;
   for (int64_t i = 0; i < 3 * all; ++i) logits[i] = cos(5.0 * (double)i);
   for (int64_t row = 0; row < 3; ++row)
-    memcpy(mine + row * own, logits + row * all + own * (own - 1) / 2,
-           (size_t)own * sizeof(double));
+    memcpy(mine + row * own, logits + row * all + first, (size_t)own * sizeof(double));
   OK(tutti_loss_create("sharded_cross_entropy", "label_smoothing=0.1", &loss));
   TUTTI_INIT(batch);
   batch.logits = &arrays[0];
@@ -209,8 +208,7 @@ static void test_sharded(const world* w) {
   OK(tutti_result_array(result, 0, &gradient));
   OK(tutti_result_array(expected, 0, &whole));
   for (int64_t row = 0; row < 3; ++row)
-    EXPECT(memcmp((double*)gradient.data + row * own,
-                  (double*)whole.data + row * all + own * (own - 1) / 2,
+    EXPECT(memcmp((double*)gradient.data + row * own, (double*)whole.data + row * all + first,
                   (size_t)own * sizeof(double)) == 0);
   OK(tutti_result_free(result));
   OK(tutti_result_free(expected));
