@@ -166,7 +166,7 @@ class Bench(Program):
         text = self.runs("bench", "-n", 2, "--backend", "local", "--min-time", "10ms")
         self.assertRegex(text, r"^tutti bench \S+  all_reduce  f32 sum  out-of-place  2 ranks / 1 host  local\n")
         self.assertRegex(text, r"\n +size +p50 µs +p99 µs +max µs +algbw +busbw +chk +iters\n")
-        self.assertRegex(text, r"\n +8 B +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +ok +\d+")
+        self.assertRegex(text, r"\n +8 B +[\d.]+ +[\d.]+ +[\d.]+ +[\d.e-]+ +[\d.e-]+ +ok +\d+")
         self.assertRegex(text, r"slowest rank: \d \([+-]\d+% vs median rank\) +0 wrong elements +[\d.]+ s\n$")
         for line in text.splitlines():
             self.assertLessEqual(len(line), 80, line)
