@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cstdint>
@@ -75,6 +76,7 @@ constexpr Names launchers[] = {
 };
 constexpr const Names& own = launchers[0];
 constexpr const Names& torchrun = launchers[1];
+constexpr const Names& open_mpi = launchers[2];
 constexpr const Names& pmi = launchers[3];
 constexpr const Names& pals = launchers[4];
 constexpr const Names& slurm = launchers[5];
@@ -197,13 +199,18 @@ int slurm_port() {
   return first_job_port + static_cast<int>(job % job_ports);
 }
 
-/// The process of a launcher that gives no address, if all ranks are on this host; else empty.
-std::string launcher_of_one_host(const ClusterInfo& info) {
+/// Identifies the job of a launcher that gives no address, if all ranks are on this host; else
+/// empty.
+std::string job_of_one_host(const ClusterInfo& info) {
   const Names* names = first_set(std::begin(launchers));
-  if (names == nullptr || info.local_size != info.size || !read_text("TUTTI_STORE").empty() ||
-      !read_text("MASTER_ADDR").empty() || info.launcher == slurm.launcher)
+  if (names == nullptr || (names != &open_mpi && names != &pmi) || info.local_size != info.size ||
+      !read_text("TUTTI_STORE").empty() || !read_text("MASTER_ADDR").empty())
     return {};
-  return internal::launcher_process(names->rank);
+  const auto process = internal::launcher_process(std::array<const char*, 5>{
+      names->rank, names->size, names->local_rank, "PMIX_NAMESPACE", "PMI_FD"});
+  if (process.empty()) return {};
+  // A launcher may run several jobs; Open MPI names them.
+  return fmt::format("{}-{}", process, read_text("PMIX_NAMESPACE"));
 }
 
 /// Sets what an authenticated store compares.
@@ -235,8 +242,8 @@ std::string read_run(const ClusterInfo& info) {
     add("SLURM_JOB_ID");
     add("SLURM_STEP_ID");
     add("SLURM_RESTART_COUNT");
-  } else if (const auto process = launcher_of_one_host(info); !process.empty()) {
-    run = process + '/';
+  } else if (const auto job = job_of_one_host(info); !job.empty()) {
+    run = job + '/';
   }
   return run;
 }
@@ -263,9 +270,9 @@ void internal::read_store(ClusterInfo& info) {
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
     if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())
       info.store = tcp_address(first_host(nodes), store_port(slurm_port()));
-  } else if (const auto process = launcher_of_one_host(info); !process.empty()) {
+  } else if (const auto job = job_of_one_host(info); !job.empty()) {
     Hash hash;
-    hash.add(process);
+    hash.add(job);
     info.store = tcp_address(
         "127.0.0.1", store_port(first_job_port + static_cast<int>(hash.value() % job_ports)));
   }

@@ -145,6 +145,12 @@ class Launchers(unittest.TestCase):
         script = 'for r in 0 1; do PMI_RANK=$r PMI_SIZE=2 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=$r sh -c "$0; exit \\$?" & done; wait'
         for job in [start(["bash", "-c", script, PROGRAM]) for _ in range(2)]:
             self.assert_all_well(2, [finish(job)])
+        # A launcher within a rank of another one, whose variables it has itself.
+        inner = f"{sys.executable} -c 'import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)'"
+        outer = f'PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=0 PMI_FD=7 exec bash -c "$1" "$0"'
+        job = f'for r in 0 1; do PMI_FD=9 PMI_RANK=$r PMI_SIZE=2 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=$r {inner} "$0" & done; wait'
+        for both in [start(["bash", "-c", outer, PROGRAM, job]) for _ in range(2)]:
+            self.assert_all_well(2, [finish(both)])
         # On two hosts one line from every rank names the variable to set.
         status, _, errors = finish(start([PROGRAM], PMI_RANK="0", PMI_SIZE="2", MPI_LOCALNRANKS="1"))
         self.assertNotEqual(status, 0)
@@ -156,6 +162,11 @@ class Launchers(unittest.TestCase):
         self.assert_all_well(3, [finish(start([mpirun, "-n", "3", PROGRAM], MASTER_ADDR="127.0.0.1", MASTER_PORT=port))])
         for job in [start([mpirun, "-n", "2", PROGRAM]) for _ in range(2)]:
             self.assert_all_well(2, [finish(job)])
+        # Two jobs within a rank of another one.
+        both = f"{mpirun} -n 2 {PROGRAM} & {mpirun} -n 2 {PROGRAM}; wait $! || exit 1"
+        status, output, errors = finish(start([mpirun, "-n", "1", "sh", "-c", both]))
+        self.assertEqual(status, 0, errors)
+        self.assertEqual(sorted(re.findall(r"rank . of 2: ok", output)), [f"rank {r // 2} of 2: ok" for r in range(4)])
 
     def test_torchrun_and_its_restart(self):
         torchrun = shutil.which("torchrun")
