@@ -1,5 +1,6 @@
 #include <tutti/adapters/torch/feature_losses.hpp>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -234,6 +235,36 @@ TEST_P(TorchFeatureLosses, OfHalvesComputeInFloat) {
     });
 }
 
+// Neither the factor of the loss nor the derivatives without it need fit f16.
+TEST_P(TorchFeatureLosses, OfHalvesTakeTheFactorOfAScaledLoss) {
+  constexpr double factor = 1 << 16;
+  for (const FeatureLossCase& loss : feature_losses())
+    for (const c10::ScalarType type : {at::kHalf, at::kBFloat16})
+      test::on_ranks(GetParam(), [&](ProcessGroup& group) {
+        SCOPED_TRACE(loss.name);
+        const std::vector<at::Tensor> in{unit_rows(group.rank()).to(type),
+                                         unit_rows(group.rank() + 0.5).to(type), number(1.0 / 4096),
+                                         number(-5)};
+        const auto gradients = [&](c10::ScalarType of) {
+          auto x = in;
+          for (at::Tensor& each : x) each = each.to(of);
+          x = leaves(std::move(x));
+          (factor * loss.on_ranks(group, x, feature_labels(), loss.options)).backward();
+          return x;
+        };
+        const auto x = gradients(type);
+        const auto expected = gradients(at::kFloat);
+        for (std::size_t i = 0; i < 4; ++i) {
+          const at::Tensor& got = x[i].grad();
+          ASSERT_EQ(got.defined(), expected[i].grad().defined()) << i;
+          if (!got.defined()) continue;
+          EXPECT_EQ(got.scalar_type(), type);
+          EXPECT_TRUE(got.equal(expected[i].grad().to(type))) << i << '\n' << got;
+          EXPECT_TRUE(i >= 2 || got.isfinite().all().item<bool>()) << got;
+        }
+      });
+}
+
 TEST_P(TorchFeatureLosses, NoRowsAtAllHaveTheLossZero) {
   test::on_ranks(GetParam(), [&](ProcessGroup& group) {
     const at::Tensor none = at::zeros({0, 7}, at::kDouble);
@@ -355,6 +386,27 @@ TEST_P(TorchFeatureRefusals, AreOnEveryRankAndTheGroupStaysUsable) {
       return last ? on_last : on_others;
     };
     expect_error(own, {"clip_loss", "not finite"}, clip(of(not_finite, x[0]), x[1], x[2]));
+    const auto long_row = [&](double length) {
+      at::Tensor rows = x[0].clone();
+      rows[3] *= length;
+      return rows;
+    };
+    // Finite features of which sums of squares or their products with a scale may overflow.
+    for (const at::Tensor& rows : {long_row(1e16).to(at::kFloat), long_row(1e145)}) {
+      const at::Tensor others = x[0].to(rows.scalar_type());
+      const std::string most = rows.scalar_type() == at::kFloat ? "1e+15" : "1e+140";
+      expect_error(own, {"clip_loss", "the features", "of length", most},
+                   clip(of(rows, others), others, x[2]));
+      expect_error(own, {"the candidates", "of length"}, clip(others, of(rows, others), x[2]));
+    }
+    EXPECT_TRUE(
+        std::isfinite(libtorch::clip_loss(group, long_row(1e16), x[1], x[2]).item<double>()));
+    // What torch throws on one rank has to reach the others.
+    expect_error(own, {"features", "Sparse"}, clip(of(x[0].to_sparse(), x[0]), x[1], x[2]));
+    expect_error(own, {"labels", "Sparse"}, [&] {
+      libtorch::sup_con_loss(group, x[0], of(labels.to_sparse(), labels), x[2]);
+    });
+    expect_error(own, {"torch: "}, clip(x[0], x[1], of(x[2].to(at::kMeta), x[2])));
     expect_error(own, {"candidates", "[22, 7]", "[23, 7]"},
                  clip(x[0], of(x[1].narrow(0, 0, 22), x[1]), x[2]));
     expect_error(own, {"scale is 0"}, clip(x[0], x[1], of(number(0), x[2])));

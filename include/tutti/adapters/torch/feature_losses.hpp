@@ -12,24 +12,27 @@ namespace tutti::libtorch {
 // Each function returns the loss over the rows of all ranks [], the same on every rank: f64 for f64
 // features, otherwise f32. Gradients reach the features, `scale` and `bias`.
 //
-// Features are [N_r, D], f64, f32, f16 or bf16, finite, on the group's device; N_r may be 0. f16
-// and bf16 travel as they are. Logits and products are f64 for f64 features, otherwise f32; sums
-// over rows are f64. `scale` and `bias` are tensors of one number, the same on all ranks; their
-// gradients are as FeatureResult's (losses/features.hpp): the same on every rank, with
-// GradScale::sum the derivative itself. Gradients of features have the factor of `grad_scale`.
+// Features are [N_r, D], f64, f32, f16 or bf16, finite, on the group's device, and rows have a
+// length of at most 1e15 (1e140 in f64); N_r may be 0. f16 and bf16 travel as they are. Logits and
+// products are f64 for f64 features, otherwise f32; sums over rows are f64. `scale` and `bias` are
+// tensors of one number, the same on all ranks; their gradients are as FeatureResult's
+// (losses/features.hpp): the same on every rank, with GradScale::sum the derivative itself.
+// Gradients of features have the factor of `grad_scale`.
 //
 // Each rank takes its own rows, tile by tile, and computes the logits a second time for gradients;
 // no array has an element for each pair. Ranks with more rows take longer. On the wire, each rank
 // sends to all about 200 bytes, its features (sup_con_loss: and labels), and 16 bytes for each row
 // (not siglip_loss); then three numbers are summed. The forward computes the gradients, if any
-// rank records one, and the graph keeps them; the backward scales them and sends nothing. A second
+// rank records one, and the graph keeps them in the dtype of products; the backward multiplies them
+// by the incoming gradient, then rounds to the inputs' dtypes, and sends nothing. A second
 // derivative is Error unsupported.
 //
 // On 1 to 4 ranks results agree to 1e-12 in f64, but not in all bits: at::mm may add in an order
 // that depends on shapes. losses::Clip and its siblings promise the bits, on the host.
 //
-// Errors are on every rank: invalid_argument where the arguments are not valid, otherwise mismatch,
-// which names a rank and its reason or both sides of a difference.
+// Errors are on every rank: invalid_argument where the arguments are not valid or torch throws when
+// it reads them, otherwise mismatch, which names a rank and its reason or both sides of a
+// difference.
 
 /// The loss of losses::Clip: with logits scale (anchor_i . candidate_j), half the sum of the mean
 /// cross-entropies of rows and of columns.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <tutti/adapters/torch/detail/collective.hpp>
 #include <tutti/gather.hpp>
@@ -128,7 +131,7 @@ class FeatureRows {
  private:
   /// Compares the ranks' arguments and sets the layout.
   void agree(const FeatureArguments& of, bool records) {
-    const std::string wrong = refusal(of);
+    const std::string wrong = caught_refusal(of);
     std::ostringstream text;
     text.precision(17);
     if (!wrong.empty()) {
@@ -181,12 +184,25 @@ class FeatureRows {
       if (y.sizes() != x.sizes() || y.scalar_type() != x.scalar_type())
         return what + " are " + c10::toString(y.scalar_type()) + text_of(y.sizes()) +
                "; the anchors are " + c10::toString(x.scalar_type()) + text_of(x.sizes());
+      if (y.layout() != at::kStrided)
+        return what + " are " + c10::str(y.layout()) + "; they must be dense";
+      // A NaN or an infinity is in the length as well. Logits need not overflow.
+      const bool in_double = y.scalar_type() == at::kDouble;
+      const auto longest = [&](at::ScalarType type) {
+        return y.numel() == 0 ? 0.0 : y.detach().norm(2, {1}, false, type).max().item<double>();
+      };
+      const double most = in_double ? 1e140 : 1e15;
+      if (longest(in_double ? at::kDouble : at::kFloat) <= most) continue;
       if (!y.isfinite().all().item<bool>()) return what + " are not finite";
+      return c10::str(what, " have a row of length ", longest(at::kDouble), "; it must be ", most,
+                      " or less", in_double ? "" : " (1e140 in f64)");
     }
     if (of.name == "sup_con_loss" &&
         (!of.labels.defined() || of.labels.scalar_type() != at::kLong || of.labels.dim() != 1 ||
          of.labels.size(0) != x.size(0) || of.labels.device() != device_))
       return "the labels must be i64 [" + std::to_string(x.size(0)) + "] on " + device_.str();
+    if (of.labels.defined() && of.labels.layout() != at::kStrided)
+      return "the labels are " + c10::str(of.labels.layout()) + "; they must be dense";
     if (!of.scale.defined() || of.scale.numel() != 1) return "the scale must be one number";
     if (of.name == "siglip_loss" && (!of.bias.defined() || of.bias.numel() != 1))
       return "the bias must be one number";
@@ -203,6 +219,17 @@ class FeatureRows {
     if (!(std::abs(bias_) <= 1e30))
       return "bias is " + std::to_string(bias_) + "; it must be between -1e30 and 1e30";
     return {};
+  }
+
+  /// The same with what torch throws, which the other ranks have to learn too.
+  std::string caught_refusal(const FeatureArguments& of) {
+    try {
+      return refusal(of);
+    } catch (const c10::Error& error) {
+      return std::string("torch: ") + error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      return std::string("torch: ") + error.what();
+    }
   }
 
   ProcessGroup& group_;

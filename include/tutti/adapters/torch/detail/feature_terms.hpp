@@ -179,7 +179,8 @@ struct FeatureLossBackward final : ::torch::autograd::Function<FeatureLossBackwa
 
 struct FeatureLossNode final : ::torch::autograd::Function<FeatureLossNode> {
   using Context = ::torch::autograd::AutogradContext;
-  /// Returns the loss and the derivatives by the four inputs.
+  /// Returns the loss and the derivatives by the four inputs: on their devices, but not rounded to
+  /// their dtypes, which may be too small without the factor of a scaled loss.
   using Forward = std::function<std::pair<at::Tensor, FeatureList>()>;
 
   static at::Tensor forward(Context* context, const at::Tensor& anchors,
@@ -199,7 +200,9 @@ struct FeatureLossNode final : ::torch::autograd::Function<FeatureLossNode> {
         context->saved_data["name"].toStringRef(), [&](const at::Tensor& gradient) {
           FeatureList defined;
           for (std::size_t i = 4; i < saved.size(); ++i)
-            if (saved[i].defined()) defined.push_back(saved[i] * gradient.to(saved[i].options()));
+            if (saved[i].defined())
+              defined.push_back(
+                  (saved[i] * gradient.to(saved[i].options())).to(saved[i - 4].scalar_type()));
           return defined;
         });
     FeatureList out(6);  // Nothing for the last two arguments.
@@ -225,13 +228,13 @@ std::pair<at::Tensor, FeatureList> feature_loss_of(ProcessGroup& group, const Fe
     if (side == 0)
       by_scale = (sums * rows.own_features(0)).sum(at::kDouble) / static_cast<double>(3 - of.sides);
     const at::Tensor factor = done.factor * (rows.scale() * (for_average ? group.size() : 1));
-    derivatives[side] = (sums * factor.to(sums.scalar_type())).to(of.features[side].scalar_type());
+    derivatives[side] = sums * factor.to(sums.scalar_type());
   }
   const at::Tensor by_bias = done.by_bias.defined() ? done.by_bias : at::zeros_like(by_scale);
   const at::Tensor sums = rows.sum(at::stack({done.loss, by_scale, by_bias}) * done.factor);
   const at::Tensor shares = for_average ? sums : sums / group.size();
   const auto like = [&](std::int64_t i, const at::Tensor& x) {
-    return x.defined() ? shares[i].to(x.options()).expand(x.sizes()).clone() : x;
+    return x.defined() ? shares[i].to(x.device()).expand(x.sizes()).clone() : x;
   };
   derivatives[2] = like(1, of.scale);
   derivatives[3] = like(2, of.bias);
