@@ -253,7 +253,8 @@ LossResult ShardedCrossEntropy::compute(ProcessGroup* group, const ConstTensorVi
       const double gaps = std::ldexp(fixed.value(&sums[i * width + 2]), exponent(i)) / all;
       each[i] += e * (gaps + (top[1] >= top[0] ? hard : std::log(sum) + softplus(-odds)));
     }
-    each[i] *= shard.weights[i];
+    // A row of weight 0 does not count, even if its loss is infinite.
+    each[i] = shard.weights[i] == 0 ? 0 : each[i] * shard.weights[i];
     count += shard.weights[i];
   }
   const double divisor = o.reduction != Reduction::mean ? 1.0 : count > 0 ? count : infinity;

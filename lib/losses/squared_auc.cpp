@@ -19,10 +19,11 @@ using internal::losses::invalidate;
 using internal::losses::word;
 
 /// Moments of the scores of one class: [0] of negatives, [1] of positives. `mean` is relative to
-/// `shift`, a score near all others; `squares` is the sum of squared distances from the mean.
+/// `shift`, a score near all others. Terms are multiplied by a share of the weights, because the
+/// product of a weight alone may overflow.
 struct ScoreMoments {
   double shift = 0;
-  std::array<double, 2> weight{}, mean{}, squares{};
+  std::array<double, 2> weight{}, mean{}, variance{};
 };
 constexpr std::size_t moments_width = sizeof(ScoreMoments) / sizeof(double);
 
@@ -30,18 +31,20 @@ ScoreMoments moments_of(const internal::losses::GlobalBatch& pool, std::size_t c
   ScoreMoments m;
   const auto scores = pool.scores(c);
   if (!scores.empty()) m.shift = scores[0];
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    const std::size_t side = pool.is_positive(i, c) ? 1 : 0;
-    m.weight[side] += pool.weight(i);
-    m.mean[side] += pool.weight(i) * (scores[i] - m.shift);
-  }
-  for (std::size_t side = 0; side < 2; ++side)
-    if (m.weight[side] > 0) m.mean[side] /= m.weight[side];
-  for (std::size_t i = 0; i < scores.size(); ++i) {
-    const std::size_t side = pool.is_positive(i, c) ? 1 : 0;
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    m.weight[pool.is_positive(i, c) ? 1 : 0] += pool.weight(i);
+  /// Adds the mean of term(i, side) over each class to sums[side].
+  const auto add_means = [&](std::array<double, 2>& sums, const auto& term) {
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      const std::size_t side = pool.is_positive(i, c) ? 1 : 0;
+      if (m.weight[side] > 0) sums[side] += pool.weight(i) / m.weight[side] * term(i, side);
+    }
+  };
+  add_means(m.mean, [&](std::size_t i, std::size_t) { return scores[i] - m.shift; });
+  add_means(m.variance, [&](std::size_t i, std::size_t side) {
     const double distance = scores[i] - m.shift - m.mean[side];
-    m.squares[side] += pool.weight(i) * distance * distance;
-  }
+    return distance * distance;
+  });
   return m;
 }
 
@@ -58,15 +61,14 @@ ScoreMoments merged_moments(std::span<const ScoreMoments> sets) {
     const auto mean = [&](const ScoreMoments& set) {
       return set.shift - all.shift + set.mean[side];
     };
-    for (const auto& set : sets) {
-      all.weight[side] += set.weight[side];
-      if (set.weight[side] > 0) all.mean[side] += set.weight[side] * mean(set);
-    }
-    if (all.weight[side] > 0) all.mean[side] /= all.weight[side];
+    const auto share = [&](const ScoreMoments& set) { return set.weight[side] / all.weight[side]; };
+    for (const auto& set : sets) all.weight[side] += set.weight[side];
+    for (const auto& set : sets)
+      if (set.weight[side] > 0) all.mean[side] += share(set) * mean(set);
     for (const auto& set : sets) {
       if (!(set.weight[side] > 0)) continue;
       const double distance = mean(set) - all.mean[side];
-      all.squares[side] += set.squares[side] + set.weight[side] * distance * distance;
+      all.variance[side] += share(set) * (set.variance[side] + distance * distance);
     }
   }
   return all;
@@ -98,8 +100,8 @@ LossResult SquaredAuc::compute(ProcessGroup* group, const RankingBatch& batch,
   std::vector<double> mine;
   for (std::size_t c = 0; c < classes; ++c) {
     const auto m = moments_of(pool, c);
-    mine.insert(mine.end(), {m.shift, m.weight[0], m.weight[1], m.mean[0], m.mean[1], m.squares[0],
-                             m.squares[1]});
+    mine.insert(mine.end(), {m.shift, m.weight[0], m.weight[1], m.mean[0], m.mean[1], m.variance[0],
+                             m.variance[1]});
   }
   const auto gathered = pool.gather(std::move(mine), moments_width * classes).first;
 
@@ -128,15 +130,14 @@ LossResult SquaredAuc::compute(ProcessGroup* group, const RankingBatch& batch,
     if (result.valid[c] == 0) continue;
     const auto& m = moments[c];
     const double missing = o.margin - (m.mean[1] - m.mean[0]);
-    result.per_class[c] =
-        missing * missing + m.squares[0] / m.weight[0] + m.squares[1] / m.weight[1];
+    result.per_class[c] = missing * missing + m.variance[0] + m.variance[1];
     result.loss += share * result.per_class[c];
     for (std::size_t i = 0; i < pool.own(); ++i) {
       const auto row = pool.first_own() + i;
       const std::size_t side = pool.is_positive(row, c) ? 1 : 0;
       const double distance = pool.scores(c)[row] - m.shift - m.mean[side];
-      grad[i * classes + c] =
-          scale * pool.weight(row) / m.weight[side] * (distance + (side == 1 ? -missing : missing));
+      grad[i * classes + c] = scale * (pool.weight(row) / m.weight[side]) *
+                              (distance + (side == 1 ? -missing : missing));
     }
   }
   result.grad = pool.gradient(grad);

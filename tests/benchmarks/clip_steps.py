@@ -141,8 +141,8 @@ def main():
             print(f"{what} time, torch / tutti: median {statistics.median(ratios):.2f}, least {min(ratios):.2f}, "
                   f"most {max(ratios):.2f}")
         print("memory of the steps on a rank: " + ", ".join(f"{s.name} {s.peak / 1024:.0f} MiB" for s in sides))
-        one = 2 * rows * dims * 4 * (ranks - 1)  # Both features, to each peer.
-        print(f"sent by a rank: tutti {one + 16 * rows * (ranks - 1)} bytes, torch {2 * one}")
+        one = 2 * rows * dims * 4 * (ranks - 1)  # Both features, to each peer; then four doubles a row.
+        print(f"sent by a rank: tutti {one + 32 * rows * (ranks - 1)} bytes, torch {2 * one}")
         right = difference("loss", ours.values[:1], theirs.values[:1])
         right &= difference("gradient by the scale", ours.values[1:], theirs.values[1:])
         floats = 2 * rows * dims

@@ -24,8 +24,10 @@ namespace [[gnu::visibility("default")]] losses {
 struct FeatureBatch {
   ConstTensorView anchors;  ///< [N_r, D]; f32, f64, f16 or bf16; finite. Not normalised here.
   /// Clip, SigLip: [N_r, D], of the same dtype. Row i belongs to row i of the anchors.
+  /// Refused by SupCon.
   ConstTensorView candidates{nullptr, DType::f32, Shape::vector(0)};
-  /// SupCon: i64 [N_r]. Rows with the same label are positives of each other.
+  /// SupCon: i64 [N_r]. Rows with the same label are positives of each other. Refused by the
+  /// others.
   ConstTensorView labels{nullptr, DType::i64, Shape::vector(0)};
   /// The weight of each row's terms, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is
   /// then the weighted mean over the rows. Constants for the gradient. All ranks or none pass it.
@@ -74,14 +76,15 @@ struct FeatureEngine {
   /// Rows and columns of the logits that a thread takes at a time: multiples of 128 and 512.
   std::int64_t tile_rows = 128, tile_columns = 512;
   /// Computes f32, f16 and bf16 features in double. Otherwise products and exponentials are f32,
-  /// and sums over rows are double.
+  /// and sums over blocks of 512 columns are added in double.
   bool in_double = false;
   /// The products; null: Eigen, in the fastest form for this machine. All ranks or none set it.
   Gemm gemm = nullptr;
-  /// The most bytes of gathered features that a rank holds. If all features have more, they pass
-  /// through the ranks in blocks of at least 512 rows, once for the gradient and once before for a
-  /// softmax; each rank then also holds 1/W of the rows and of the gradients, in double. 0: no
-  /// limit.
+  /// The most bytes of gathered features that a rank holds, with one side as it arrives. If all
+  /// features have more, they pass through the ranks in rounds: once for the gradient, once before
+  /// for a softmax, and once more for label_smoothing. A round has 512 rows or more, even if these
+  /// exceed the limit. Each rank then also holds 1/W of the features, and the sums of their
+  /// gradients in double. 0: no limit.
   std::int64_t max_gathered_bytes = 0;
 };
 
@@ -91,13 +94,18 @@ struct FeatureEngine {
 /// numbers of rows over all ranks, so that the loss and the gradients have the same bits for every
 /// split, world size, number of threads and tile size, on machines with the same instruction set.
 ///
-/// f32 gradients have errors of about 1e-6 of their largest element, and more for scales above 100,
-/// where logits have errors of 1e-7 of the scale; in_double rounds them once.
+/// f32 gradients have errors of about 1e-6 of their largest element, and more for logits above 100:
+/// a logit has an error of about 1e-7 of scale |a| |c|. Where that is above 1, only the size of the
+/// gradients is right. in_double rounds them once.
 ///
-/// Memory: the gathered features, the gradients, about a hundred bytes for each row, and for each
-/// thread a block of logits and the gradients of its rows: less than 4 MiB for D <= 1024.
-/// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then one to
-/// three doubles for each row of each side; gradients of rows that it computed for another rank.
+/// Memory: the gathered features in the type of the computation, the gradients, about a hundred
+/// bytes for each row, and for each thread a block of logits and the gradients of its rows: less
+/// than 4 MiB for D <= 1024 in f32, 6 MiB in double, with the default tile_rows. The rows of the
+/// queue are stored in double, each on one rank.
+/// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then two or
+/// three doubles for each row of each side; gradients of rows that it computed for another rank. In
+/// rounds (max_gathered_bytes) also one double for each row, and its rows that another rank
+/// computes.
 ///
 /// A call that throws leaves the loss unchanged. One call at a time; otherwise thread rules are
 /// those of the group.
@@ -109,8 +117,9 @@ class FeatureLoss {
 
   /// @throws Error on every rank. The rank that causes it gets invalid_argument (shapes, features
   ///         that are not finite or too large to multiply), unsupported (a device other than the
-  ///         group's; a build without Eigen and no `gemm`) or count_overflow (2^31 rows); other
-  ///         ranks get mismatch. Ranks with other options, dtypes or D get mismatch.
+  ///         group's; a build without Eigen and no `gemm`) or count_overflow (2^31 rows of its
+  ///         own); other ranks get mismatch. Ranks with other options, dtypes or D get mismatch.
+  ///         If the ranks together have 2^31 rows, all get count_overflow.
   FeatureResult operator()(ProcessGroup& group, const FeatureBatch& batch,
                            const CallOptions& call = {}) {
     return compute(&group, batch, call);
@@ -121,8 +130,10 @@ class FeatureLoss {
   /// The factor of the logits, and what is added (SigLip). The same on every rank. They are
   /// parameters that train: checkpoints of the loss do not have them.
   double scale() const noexcept { return scale_; }
-  double bias() const noexcept { return bias_; }
+  /// The options keep the numbers that the loss was made with.
+  double bias() const noexcept { return bias_.value_or(0); }
   void set_scale(double scale);
+  /// @throws Error invalid_argument for Clip and SupCon, which have none.
   void set_bias(double bias);
 
   /// The queue, as in RankingLoss (ranking_loss.hpp).
@@ -135,7 +146,7 @@ class FeatureLoss {
   void set_group(ProcessGroup& group, const CallOptions& call = {});
 
  protected:
-  FeatureLoss(std::string_view name, double scale, double bias, GradScale grad_scale,
+  FeatureLoss(std::string_view name, double scale, std::optional<double> bias, GradScale grad_scale,
               const FeatureEngine& engine, const FeatureQueueOptions& queue, int sides);
   std::string_view name() const noexcept { return name_; }
   const FeatureEngine& engine() const noexcept { return engine_; }
@@ -148,7 +159,8 @@ class FeatureLoss {
                                 const CallOptions& call) = 0;
 
   std::string_view name_;
-  double scale_, bias_;
+  double scale_;
+  std::optional<double> bias_;
   GradScale grad_scale_;
   FeatureEngine engine_;
   std::unique_ptr<internal::losses::FeatureQueue> queue_;

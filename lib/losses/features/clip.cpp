@@ -67,7 +67,8 @@ FeatureResult clip_of(FeatureRows& rows, const ClipOptions& options, double scal
 }  // namespace
 
 Clip::Clip(const Options& options)
-    : FeatureLoss("clip", options.scale, 0, options.grad_scale, options.engine, options.queue, 2),
+    : FeatureLoss("clip", options.scale, std::nullopt, options.grad_scale, options.engine,
+                  options.queue, 2),
       options_(options) {
   internal::losses::check_label_smoothing("clip", options.label_smoothing);
 }

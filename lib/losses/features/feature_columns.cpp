@@ -25,6 +25,7 @@ void convert(const ConstTensorView& from, To* to) {
 }  // namespace
 
 /// Returns this rank's rows of one side and then its rows of the queue, in the features' dtype.
+/// @throws Error if a queued row, whose call may have had another dtype, does not fit.
 std::vector<std::byte> FeatureRows::joined(int side) const {
   const auto s = static_cast<std::size_t>(side);
   const auto& queued = queue_.own();
@@ -33,7 +34,8 @@ std::vector<std::byte> FeatureRows::joined(int side) const {
   if (own_[s].bytes() != 0) std::memcpy(all.data(), own_[s].data, own_[s].bytes());
   with_type(dtype_, [&]<typename T>(T) {
     auto* to = all.data() + own_[s].bytes();
-    for (std::size_t i = 0; i < queued.size(); ++i)
+    for (std::size_t i = 0; i < queued.size(); ++i) {
+      double squares = 0;
       for (std::size_t d = 0; d < dims; ++d, to += sizeof(T)) {
         const double feature = queued.scores[(i * static_cast<std::size_t>(sides_) + s) * dims + d];
         const T value = from_double<T>(feature);
@@ -42,8 +44,15 @@ std::vector<std::byte> FeatureRows::joined(int side) const {
                 "a queued feature is {}, which does not fit in the features' dtype {}: call "
                 "reset_queue() before the dtype changes",
                 feature, name_of(dtype_));
+        squares += to_double(value) * to_double(value);
         std::memcpy(to, &value, sizeof value);
       }
+      if (squares > most_squares(in_double_))
+        failf(Errc::invalid_argument,
+              "the sum of the squares of a queued row is {}; it must be {} or less: call "
+              "reset_queue() before the dtype or in_double changes",
+              squares, most_squares(in_double_));
+    }
   });
   return all;
 }

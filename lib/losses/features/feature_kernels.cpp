@@ -30,15 +30,16 @@ void softmax_of(const Block<T>& block, const SoftmaxTerms<T>& terms) {
     const T center = terms.row_center[i];
     const T weight = terms.row_weight[i];
     for (std::size_t j = 0; j < block.columns; ++j) {
-      const T own = std::exp(terms.scale * (k[j] - center));
+      const T own = std::exp(std::min(T{0}, terms.scale * (k[j] - center)));
       T result = weight * (own - terms.floor);
       if (terms.column_center != nullptr) {
+        const T column_weight = terms.column_weight[j];
         if (terms.row_factor != nullptr)
-          result += own * (terms.row_factor[i] * terms.column_factor[j]);
+          result += std::min(column_weight, own * (terms.row_factor[i] * terms.column_factor[j]));
         else
-          result +=
-              terms.column_weight[j] * std::exp(terms.scale * (k[j] - terms.column_center[j]));
-        result -= terms.column_weight[j] * terms.floor;
+          result += column_weight *
+                    std::exp(std::min(T{0}, terms.scale * (k[j] - terms.column_center[j])));
+        result -= column_weight * terms.floor;
       }
       k[j] = result;
     }

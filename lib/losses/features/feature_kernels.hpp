@@ -28,7 +28,9 @@ struct LogSum {
 };
 
 /// The softmax over a row, exp(scale (k - center)), times `weight`, and that over a column.
-/// The softmax over a column is that over the row times row_factor / weighted_factor[column].
+/// The softmax over a column times its weight is that over the row times row_factor and
+/// column_factor[column]. A center comes from products that may have been rounded otherwise than k,
+/// so each softmax is capped at 1.
 template <typename T>
 struct SoftmaxTerms {
   T scale = 0, floor = 0;  ///< `floor` is subtracted from each softmax.

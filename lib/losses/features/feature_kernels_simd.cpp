@@ -91,28 +91,31 @@ void softmax_of(const Block<T>& block, const SoftmaxTerms<T>& terms) {
   const auto lanes = hn::Lanes(d);
   const auto scale = hn::Set(d, terms.scale);
   const auto floor = hn::Set(d, terms.floor);
+  const auto zero = hn::Zero(d);
   for (std::size_t i = 0; i < block.rows; ++i) {
     T* k = block.k + i * block.stride;
     const auto center = hn::Set(d, terms.row_center[i]);
     const auto weight = hn::Set(d, terms.row_weight[i]);
-    const auto own_at = [&](std::size_t j) HWY_ATTR {
-      return hn::Exp(d, hn::Mul(scale, hn::Sub(hn::Load(d, k + j), center)));
+    const auto softmax_at = [&](std::size_t j, Vector<T> log_sum) HWY_ATTR {
+      return hn::Exp(d, hn::Min(zero, hn::Mul(scale, hn::Sub(hn::Load(d, k + j), log_sum))));
     };
+    const auto own_at = [&](std::size_t j) HWY_ATTR { return softmax_at(j, center); };
     if (terms.column_center == nullptr) {
       for (std::size_t j = 0; j < block.columns; j += lanes)
         hn::Store(hn::Mul(weight, hn::Sub(own_at(j), floor)), d, k + j);
     } else if (terms.row_factor != nullptr) {
       const auto factor = hn::Set(d, terms.row_factor[i]);
       for (std::size_t j = 0; j < block.columns; j += lanes) {
-        const auto both = hn::MulAdd(factor, hn::Load(d, terms.column_factor + j), weight);
-        const auto weights = hn::Add(weight, hn::Load(d, terms.column_weight + j));
-        hn::Store(hn::NegMulAdd(weights, floor, hn::Mul(own_at(j), both)), d, k + j);
+        const auto own = own_at(j);
+        const auto column_weight = hn::Load(d, terms.column_weight + j);
+        const auto other = hn::Mul(own, hn::Mul(factor, hn::Load(d, terms.column_factor + j)));
+        const auto both = hn::MulAdd(weight, own, hn::Min(column_weight, other));
+        hn::Store(hn::NegMulAdd(hn::Add(weight, column_weight), floor, both), d, k + j);
       }
     } else {
       for (std::size_t j = 0; j < block.columns; j += lanes) {
         const auto column_weight = hn::Load(d, terms.column_weight + j);
-        const auto other = hn::Exp(
-            d, hn::Mul(scale, hn::Sub(hn::Load(d, k + j), hn::Load(d, terms.column_center + j))));
+        const auto other = softmax_at(j, hn::Load(d, terms.column_center + j));
         const auto both = hn::MulAdd(column_weight, other, hn::Mul(weight, own_at(j)));
         hn::Store(hn::NegMulAdd(hn::Add(weight, column_weight), floor, both), d, k + j);
       }

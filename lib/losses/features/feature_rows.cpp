@@ -21,12 +21,11 @@ namespace {
 
 constexpr std::int64_t most_feature_rows = INT32_MAX;
 
-/// Checks that elements are finite, and that no product of two rows, no logit and no sum of logits
-/// can overflow.
+/// Checks that elements are finite, and the sums of squares.
 void check_features(std::string_view what, const ConstTensorView& rows, bool in_double) {
   if (rows.shape.numel() == 0) return;
   if (rows.data == nullptr) failf(Errc::invalid_argument, "{} are null", what);
-  const double most = in_double ? 1e280 : 1e30;
+  const double most = most_squares(in_double);
   with_type(rows.dtype, [&]<typename T>(T) {
     const auto* row = static_cast<const T*>(rows.data);
     const auto dims = rows.shape.dims()[1];
@@ -86,6 +85,14 @@ void FeatureRows::check(FeatureBatch& batch, const tutti::losses::FeatureEngine&
     fail(Errc::unsupported,
          "this library was built without Eigen, which multiplies the matrices: set gemm to the "
          "function of a BLAS, or build with Eigen (docs/dependencies.md)");
+  if (sides_ == 2 && batch.labels.shape.numel() != 0)
+    failf(Errc::invalid_argument,
+          "labels are {} {}; this loss has candidates instead, and SupCon has labels",
+          name_of(batch.labels.dtype), to_string(batch.labels.shape));
+  if (sides_ == 1 && batch.candidates.shape.numel() != 0)
+    failf(Errc::invalid_argument,
+          "candidates are {} {}; this loss has labels instead, and Clip and SigLip have candidates",
+          name_of(batch.candidates.dtype), to_string(batch.candidates.shape));
   const auto& anchors = batch.anchors;
   if (!has_gradient(anchors.dtype))
     failf(Errc::invalid_argument, "anchors are {}; they must be f16, bf16, f32 or f64",
@@ -200,8 +207,12 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
   queued_ = queue_.size();
   set_shares();
 
+  // Of a row: both sides in the type of the computation, and one side as it arrives.
+  const std::int64_t element = in_double_ ? 8 : 4;
+  const auto row_bytes = dims_ * (sides_ * element + static_cast<std::int64_t>(size_of(dtype_)));
+  const bool as_is = static_cast<std::int64_t>(size_of(dtype_)) == element && queued_ == 0;
   const auto bytes = static_cast<std::uint64_t>(all.layout.total()) *
-                     static_cast<std::uint64_t>(dims_ * sides_) * (in_double_ ? 8 : 4);
+                     static_cast<std::uint64_t>(as_is ? dims_ * sides_ * element : row_bytes);
   const auto limit = static_cast<std::uint64_t>(engine.max_gathered_bytes);
   streams_ = ranks() > 1 && limit != 0 && bytes > limit;
   if (group_ != nullptr && all.data.empty()) {
@@ -234,13 +245,11 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
   };
   auto array = sides;
   if (sides_ == 1) split(array++, labels_, true);
-  std::vector<double> every;
-  if (given_) split(array, every, false);
-  set_weights(every);
+  if (given_) split(array, given_weights_, false);
+  set_weights();
   if (streams_) {
-    chunk_ = std::max<std::int64_t>(block_columns, static_cast<std::int64_t>(limit) /
-                                                       (dims_ * sides_ * (in_double_ ? 8 : 4)) /
-                                                       block_columns * block_columns);
+    chunk_ = std::max(block_columns,
+                      static_cast<std::int64_t>(limit) / row_bytes / block_columns * block_columns);
     const auto rounds_of = [&](std::int64_t rows) { return (rows + chunk_ - 1) / chunk_; };
     rounds_ = rounds_of(rows()) + rounds_of(queued_);
   }
@@ -266,13 +275,14 @@ void FeatureRows::set_shares() {
   }
 }
 
-void FeatureRows::set_weights(std::span<const double> all) {
-  const auto rows = static_cast<std::size_t>(this->rows());
-  weights_.assign(rows, 1);
-  if (given_) {
-    const double most = rows == 0 ? 0 : *std::ranges::max_element(all);
-    for (std::size_t i = 0; i < rows; ++i) weights_[i] = most > 0 ? all[i] / most : 0;
-  }
+void FeatureRows::set_weights(const std::function<bool(std::size_t row)>& counts) {
+  weights_.assign(static_cast<std::size_t>(rows()), 1);
+  if (given_) weights_ = given_weights_;
+  for (std::size_t i = 0; i < weights_.size(); ++i)
+    if (counts && !counts(i)) weights_[i] = 0;
+  const double most = weights_.empty() ? 0 : *std::ranges::max_element(weights_);
+  if (most > 0)
+    for (double& weight : weights_) weight /= most;
   mass_ = std::accumulate(weights_.begin(), weights_.end(), 0.0);
 }
 

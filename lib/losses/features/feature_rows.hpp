@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -67,6 +68,11 @@ inline std::vector<std::int64_t> overlaps(const RowLayout& mine, int rank,
   return counts;
 }
 
+/// The largest sum of the squares of a row: products of rows, logits and their sums stay finite.
+constexpr double most_squares(bool in_double) {
+  return in_double ? 1e280 : 1e30;
+}
+
 struct FeatureRules {
   std::string_view loss{};  ///< The name of the loss, for errors.
   std::string options{};    ///< The options in words, for comparison between ranks.
@@ -105,7 +111,10 @@ class FeatureRows {
   DType dtype() const noexcept { return dtype_; }
   bool in_double() const noexcept { return in_double_; }
 
-  /// The weight of each row, divided by the largest; their sum.
+  /// Leaves out the weights of rows for which counts(row) is false.
+  void set_weights(const std::function<bool(std::size_t row)>& counts = {});
+  /// The weight of each row, divided by the largest that counts, so that sums stay finite; 0 for
+  /// rows that do not count. Their sum.
   std::span<const double> weights() const noexcept { return weights_; }
   double mass() const noexcept { return mass_; }
   /// Labels of the rows of this call, then of the queue. Empty with two sides.
@@ -138,7 +147,6 @@ class FeatureRows {
   void exchange(FeatureBatch& batch, const FeatureRules& rules,
                 const tutti::losses::FeatureEngine& engine);
   void set_shares();
-  void set_weights(std::span<const double> all);
   void set_features(int side, Tensor&& gathered);
   template <typename T>
   void unpack(int side, Tensor&& gathered);
@@ -168,7 +176,7 @@ class FeatureRows {
   std::int64_t chunk_ = 0;  // Rows in a round.
   RowLayout owners_;
   std::array<RowLayout, 2> share_;
-  std::vector<double> weights_;
+  std::vector<double> given_weights_, weights_;
   double mass_ = 0;
   std::vector<std::int64_t> labels_;
 

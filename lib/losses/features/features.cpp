@@ -59,12 +59,12 @@ std::int64_t queue_columns(std::string_view loss, const FeatureQueueOptions& que
 
 }  // namespace
 
-FeatureLoss::FeatureLoss(std::string_view name, double scale, double bias, GradScale grad_scale,
-                         const FeatureEngine& engine, const FeatureQueueOptions& queue,
-                         int sides) try
+FeatureLoss::FeatureLoss(std::string_view name, double scale, std::optional<double> bias,
+                         GradScale grad_scale, const FeatureEngine& engine,
+                         const FeatureQueueOptions& queue, int sides) try
     : name_(name), scale_(scale), bias_(bias), grad_scale_(grad_scale), engine_(engine) {
   check_scale(name, scale);
-  check_bias(name, bias);
+  if (bias) check_bias(name, *bias);
   check_engine(name, engine);
   queue_ = std::make_unique<FeatureQueue>(name, queue_columns(name, queue, sides), queue.rows);
 } catch (...) {
@@ -81,6 +81,9 @@ void FeatureLoss::set_scale(double scale) {
 }
 
 void FeatureLoss::set_bias(double bias) {
+  if (!bias_)
+    failf(Errc::invalid_argument, "{}: this loss has no bias; only that of SigLip can be set",
+          name_);
   check_bias(name_, bias);
   bias_ = bias;
 }

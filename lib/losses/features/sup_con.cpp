@@ -9,6 +9,7 @@
 #include "losses/features/softmax_terms.hpp"
 #include "losses/features/tiles.hpp"
 #include "losses/options.hpp"
+#include "values/fail.hpp"
 
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
@@ -70,6 +71,7 @@ template <typename T>
 FeatureResult sup_con_of(FeatureRows& rows, const SupConOptions& options, double scale) {
   internal::losses::Tiles<T> tiles(rows, options.engine);
   const Positives positives(rows);
+  rows.set_weights([&](std::size_t row) { return positives.count(row) > 0; });
   const auto gathered = tiles.log_sums(scale, [&](const Tile<T>& tile) {
     positives.for_pairs(tile, [&](std::int64_t row, std::int64_t column) {
       tile.more[row - tile.first_row] += static_cast<double>(tile.at(row, column));
@@ -77,19 +79,16 @@ FeatureResult sup_con_of(FeatureRows& rows, const SupConOptions& options, double
   });
   internal::losses::BySide log_sums;
   log_sums[0].reserve(static_cast<std::size_t>(rows.rows()));
-  std::vector<double> weights(static_cast<std::size_t>(rows.rows()));
+  const auto weights = rows.weights();
   std::vector<double> of_positives(weights.size());
-  double mass = 0;
   const double loss = internal::losses::sum_over_rows(rows.rows(), [&](std::size_t i) {
     log_sums[0].push_back(gathered[0][2 * i]);
     const double count = positives.count(i);
     if (count == 0) return 0.0;
-    weights[i] = rows.weights()[i];
     of_positives[i] = weights[i] / count;
-    mass += weights[i];
     return weights[i] * (log_sums[0][i] - scale * gathered[0][2 * i + 1] / count);
   });
-  const double factor = mass > 0 ? 1 / mass : 0;
+  const double factor = rows.mass() > 0 ? 1 / rows.mass() : 0;
   const internal::losses::SoftmaxRows<T> terms(rows, log_sums, weights, scale, 0);
   const auto& kernels = internal::losses::feature_kernels<T>();
   // A pair of rows of the call is twice in the gradients' products with their rows.
@@ -109,11 +108,19 @@ FeatureResult sup_con_of(FeatureRows& rows, const SupConOptions& options, double
   return finish(rows, loss * factor, std::move(sums), factor, options.grad_scale);
 }
 
+/// @throws Error if the scale 1 / temperature would be out of range.
+double scale_at(double temperature) {
+  if (!(temperature >= 1e-6 && temperature <= 1e6))
+    internal::failf(Errc::invalid_argument,
+                    "sup_con: temperature is {}; it must be between 1e-6 and 1e6", temperature);
+  return std::clamp(1 / temperature, 1e-6, 1e6);
+}
+
 }  // namespace
 
 SupCon::SupCon(const Options& options)
-    : FeatureLoss("sup_con", 1 / options.temperature, 0, options.grad_scale, options.engine,
-                  options.queue, 1),
+    : FeatureLoss("sup_con", scale_at(options.temperature), std::nullopt, options.grad_scale,
+                  options.engine, options.queue, 1),
       options_(options) {}
 
 FeatureResult SupCon::compute(ProcessGroup* group, const FeatureBatch& batch,

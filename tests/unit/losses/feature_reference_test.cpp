@@ -222,5 +222,36 @@ TEST(FeatureReference, HalfTypesHaveOneRoundingMore) {
   }
 }
 
+/// Features so large that a logit has an error above 1, and that of its transposed product another.
+template <typename T>
+void expect_gradients_of_the_right_size(FeatureKind kind, double size, double scale) {
+  std::mt19937_64 random(1);
+  auto call = make_feature_call(random, 200, 16, 20, false, false);
+  for (auto* side : {&call.anchors, &call.candidates})
+    for (auto& x : *side) x = number_of(feature_of<T>(size * x));
+  const FeatureSetup setup{.kind = kind, .scale = scale};
+  const auto got = run_feature_calls<T>({"local", 1}, setup, {call}, {{200}})[0];
+  const auto want = reference_of(setup, call, {});
+  const auto most = std::max(largest_of(want.anchors), largest_of(want.candidates));
+  const auto expect = [&](const std::vector<T>& gradient) {
+    for (const T g : gradient) ASSERT_LE(std::abs(g), 2 * most);  // False for NaN.
+  };
+  expect(got.anchors);
+  expect(got.candidates);
+  EXPECT_EQ(run_feature_calls<T>({"local", 3}, setup, {call}, {{200, 0, 0}})[0], got);
+  EXPECT_EQ(run_feature_calls<T>({"local", 3}, setup, {call}, {{7, 131, 62}})[0], got);
+}
+
+TEST(FeatureReference, LogitsThatLostAllDigitsHaveGradientsOfTheRightSize) {
+  for (const auto kind : {FeatureKind::clip, FeatureKind::sup_con})
+    for (const double size : {1e3, 1e4, 4e4, 1e6, 1e13})
+      for (const double scale : {1.0, 100.0}) {
+        SCOPED_TRACE(testing::Message()
+                     << "kind " << static_cast<int>(kind) << ", " << size << ", scale " << scale);
+        expect_gradients_of_the_right_size<float>(kind, size, scale);
+        expect_gradients_of_the_right_size<double>(kind, 1e5 * size, scale);
+      }
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -167,11 +167,47 @@ TEST(FeatureOptions, OutOfRangeAreRefused) {
   expect_refused({.queue = {.rows = -5}}, "queue.rows is -5");
   expect_error(Errc::invalid_argument, {"siglip", "bias is nan"},
                [] { SigLip made({.bias = std::nan("")}); });
-  expect_error(Errc::invalid_argument, {"sup_con", "scale is inf"},
-               [] { SupCon made({.temperature = 0}); });
+  for (const double temperature : {0.0, -2.0, std::nan(""), 1e7})
+    expect_error(Errc::invalid_argument, {"sup_con", "temperature is"},
+                 [&] { SupCon made({.temperature = temperature}); });
   Clip loss;
   expect_error(Errc::invalid_argument, {"clip", "scale is -1"}, [&] { loss.set_scale(-1); });
   EXPECT_EQ(loss.scale(), 1);
+  expect_error(Errc::invalid_argument, {"clip", "no bias", "SigLip"}, [&] { loss.set_bias(1); });
+  EXPECT_EQ(loss.bias(), 0);
+}
+
+TEST(FeatureOptions, ArraysThatTheLossDoesNotUseAreRefused) {
+  const auto call = small_call();
+  const FeaturePart<float> part(call, 0, 4);
+  auto batch = part.batch(FeatureKind::clip);
+  batch.labels = call.labels;
+  expect_error(Errc::invalid_argument, {"clip", "labels are i64 [4]", "SupCon"},
+               [&] { (void)Clip()(batch); });
+  expect_error(Errc::invalid_argument, {"sup_con", "candidates are f32 [4, 3]", "Clip"},
+               [&] { (void)SupCon()(batch); });
+}
+
+TEST(FeatureOptions, AStateOfAQueueOfOtherDimsIsRefused) {
+  const Clip saved({.queue = {.rows = 4, .dims = 2}});
+  Clip loss({.queue = {.rows = 4, .dims = 3}});
+  expect_error(Errc::invalid_argument, {"rows of 4 numbers", "rows of 6"},
+               [&] { loss.load(saved.save()); });
+}
+
+// Their products with other rows are finite in double only.
+TEST(FeatureOptions, QueuedRowsThatAreTooLargeForFloatsAreRefused) {
+  Clip loss({.queue = {.rows = 4, .dims = 2}});
+  FeatureCall large{.rows = 2, .dims = 2, .anchors = {1e30, 0, 0, 1e30}, .labels = {0, 1}};
+  large.candidates = large.anchors;
+  EXPECT_GE(loss(FeaturePart<double>(large, 0, 2).batch(FeatureKind::clip)).loss, 0);
+  for (auto* side : {&large.anchors, &large.candidates})
+    for (auto& x : *side) x /= 1e16;
+  const FeaturePart<float> floats(large, 0, 2);
+  expect_error(Errc::invalid_argument, {"clip", "sum of the squares of a queued row", "1e+30"},
+               [&] { (void)loss(floats.batch(FeatureKind::clip)); });
+  loss.reset_queue();
+  EXPECT_GE(loss(floats.batch(FeatureKind::clip)).loss, 0);
 }
 
 TEST(FeatureOptions, AQueueOfOtherDimsIsRefused) {
@@ -237,6 +273,18 @@ TEST(FeatureOptions, SmallBatchesHaveTheirLimits) {
   const auto without = con(parts.batch(FeatureKind::sup_con));
   EXPECT_EQ(without.loss, 0);
   for (const float g : without.grad_anchors.values<float>()) EXPECT_EQ(g, 0);
+  // The row without positives does not count, however large its weight is.
+  auto uneven = small_call(5);
+  uneven.labels = {1, 2, 1, 2, 3};
+  const FeaturePart<float> even(uneven, 0, 5);
+  const auto want = con(even.batch(FeatureKind::sup_con));
+  uneven.weights = {1e-300, 1e-300, 1e-300, 1e-300, 1e300};
+  const FeaturePart<float> odd(uneven, 0, 5);
+  const auto got = con(odd.batch(FeatureKind::sup_con));
+  EXPECT_GT(got.loss, 0);
+  EXPECT_EQ(got.loss, want.loss);
+  EXPECT_TRUE(
+      std::ranges::equal(got.grad_anchors.values<float>(), want.grad_anchors.values<float>()));
   auto weightless = small_call(3);
   weightless.weights = {0, 0, 0};
   const FeaturePart<float> none_counts(weightless, 0, 3);

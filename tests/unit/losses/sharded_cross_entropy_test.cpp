@@ -218,6 +218,22 @@ TEST(ShardedCrossEntropyAlone, SureRowsKeepTheirSmallLossAndGradient) {
   EXPECT_EQ(grad[2], 0);
 }
 
+TEST(ShardedCrossEntropyAlone, ARowOfWeightZeroDoesNotCountEvenIfItsLossIsInfinite) {
+  const std::vector<double> logits{1.7e308, -1.7e308, 1, 1};
+  const std::vector<std::int64_t> targets{1, 0};
+  const std::vector<double> weights{0, 2};
+  for (const auto reduction : {Reduction::mean, Reduction::sum}) {
+    const auto got = ShardedCrossEntropy({.reduction = reduction})(view(std::span(logits), {2, 2}),
+                                                                   targets, weights);
+    const double weight = reduction == Reduction::mean ? 1 : 2;
+    EXPECT_DOUBLE_EQ(got.loss, weight * std::log(2.0));
+    const auto* grad = static_cast<const double*>(got.grad.data());
+    EXPECT_EQ(grad[0], 0);
+    EXPECT_EQ(grad[1], 0);
+    EXPECT_DOUBLE_EQ(grad[3], weight / 2);
+  }
+}
+
 // A million terms of which each is below the last bit of a sum in double.
 TEST(ShardedCrossEntropyAlone, ManySmallTermsAreNotLost) {
   constexpr std::size_t classes = 1'000'001;

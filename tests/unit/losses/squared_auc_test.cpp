@@ -146,6 +146,27 @@ TEST(SquaredAucAlone, AClassWithoutPairsIsNotValid) {
   expect({losses::default_ignore_index, 1}, {1, 1}, ClassStatus::no_negatives);
 }
 
+// Weights whose products with scores overflow, and others that are subnormal.
+TEST(SquaredAucOfExtremeWeights, IsThatOfTheirRatios) {
+  const std::vector<double> scores{100, 2, 3, 4, -50, 7};
+  const std::vector<std::int64_t> targets{0, 1, 0, 1, 0, 1};
+  const auto want = over_pairs(scores, targets, std::vector<double>(6, 1), 1);
+  for (const double weight : {2e307, 1e-310})
+    on_ranks({"local", 2}, [&](ProcessGroup& group) {
+      const auto first = static_cast<std::size_t>(group.rank()) * 2;
+      const auto count = static_cast<std::size_t>(group.rank() == 0 ? 2 : 4);
+      const std::vector<double> weights(count, weight);
+      RankingBatch batch{std::span(scores).subspan(first, count),
+                         std::span(targets).subspan(first, count)};
+      batch.weight = weights;
+      const auto got = SquaredAuc()(group, batch);
+      EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss) << weight;
+      for (std::size_t i = 0; i < count; ++i)
+        EXPECT_NEAR(static_cast<const double*>(got.grad.data())[i], 2 * want.grad[first + i], 1e-9)
+            << weight;
+    });
+}
+
 TEST(SquaredAucAlone, AMarginThatIsNotFiniteIsRefused) {
   expect_error(Errc::invalid_argument, {"squared_auc", "margin is inf"},
                [] { SquaredAuc({.margin = HUGE_VAL}); });
