@@ -132,6 +132,46 @@ TEST(FeatureKernels, OfEveryInstructionSetAgreeWithThePlainOnes) {
   }
 }
 
+// Centers far below the products, as after a product that was rounded otherwise.
+template <typename T>
+void expect_capped_softmax(const FeatureKernels<T>& kernels) {
+  AlignedArray<T> k(kernel_columns);
+  std::vector<T> rows{1, 2, 1};  // Center, weight, factor.
+  AlignedArray<T> columns(3 * kernel_columns);
+  for (std::size_t j = 0; j < kernel_columns; ++j) {
+    columns[j] = 1;
+    columns[kernel_columns + j] = 3;
+    columns[2 * kernel_columns + j] = T{1e10F};
+  }
+  SoftmaxTerms<T> terms{.scale = 1000, .row_center = &rows[0], .row_weight = &rows[1]};
+  const auto expect_all = [&](T want) {
+    std::fill_n(k.data(), kernel_columns, T{5});
+    kernels.softmax({k.data(), 1, kernel_columns, kernel_columns}, terms);
+    for (std::size_t j = 0; j < kernel_columns; ++j) ASSERT_EQ(k[j], want) << j;
+  };
+  expect_all(2);
+  terms.column_center = columns.data();
+  terms.column_weight = columns.data() + kernel_columns;
+  expect_all(5);
+  terms.row_factor = &rows[2];
+  terms.column_factor = columns.data() + 2 * kernel_columns;
+  expect_all(5);
+}
+
+TEST(FeatureKernels, ASoftmaxIsAtMostItsWeight) {
+  expect_capped_softmax(scalar_feature_kernels<float>());
+  expect_capped_softmax(scalar_feature_kernels<double>());
+  for (const auto target : kernel_targets()) {
+    SCOPED_TRACE(target);
+    choose_kernel_target(target);
+    const auto* const of_floats = &feature_kernels<float>();
+    const auto* const of_doubles = &feature_kernels<double>();
+    choose_kernel_target("");
+    expect_capped_softmax(*of_floats);
+    expect_capped_softmax(*of_doubles);
+  }
+}
+
 // log(1 + x) of numbers so small that 1 + x is 1.
 TEST(FeatureKernels, SoftplusOfFarNegativeLogitsKeepsItsDigits) {
   AlignedArray<float> k(kernel_columns);
