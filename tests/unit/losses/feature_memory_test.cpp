@@ -54,6 +54,25 @@ TEST_F(LossMemory, LossesOverFeaturesKeepNoPairs) {
   EXPECT_EXIT(run(losses::SupCon(), f.labelled(), f.bytes() + 4 * megabyte), ExitedWithCode(0), "");
 }
 
+template <typename T>
+losses::FeatureBatch wide_batch(const std::vector<T>& features, std::int64_t rows) {
+  losses::FeatureBatch batch;
+  batch.anchors = {features.data(), dtype_of<T>, {rows, 1024}};
+  batch.candidates = batch.anchors;
+  return batch;
+}
+
+// One thread at the dims up to which features.hpp states its memory; 1 MB is for the rows.
+TEST_F(LossMemory, OfAThreadAt1024DimsIsThatOfThePage) {
+  constexpr std::size_t rows = 512;
+  const std::vector<float> floats(rows * 1024, 0.01F);
+  const std::vector<double> doubles(rows * 1024, 0.01);
+  EXPECT_EXIT(run(losses::Clip(), wide_batch(floats, rows), 2 * rows * 1024 * 4 + 5 * megabyte),
+              ExitedWithCode(0), "");
+  EXPECT_EXIT(run(losses::Clip(), wide_batch(doubles, rows), 2 * rows * 1024 * 8 + 7 * megabyte),
+              ExitedWithCode(0), "");
+}
+
 // The matrix of all pairs would be 17 GB.
 TEST_F(LossMemory, SlowLossesOf65536RowsKeepNoPairs) {
   const FloatFeatures f(65'536);
