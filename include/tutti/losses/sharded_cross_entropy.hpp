@@ -25,9 +25,9 @@ struct ShardedCrossEntropyOptions {
 ///     loss = -(1 - e) log p_y - e / C sum over j of log p_j
 ///
 /// The mean divides by the number of rows that are not ignored. With weights, each row's loss and
-/// its part of the divisor are multiplied by its weight; a row of weight 0 adds nothing, even if its
-/// loss is infinite. If the divisor is 0, loss and gradient are 0. Equals CrossEntropy of the whole
-/// logits.
+/// its part of the divisor are multiplied by its weight; a row of weight 0 adds nothing, even if
+/// its loss is infinite. If the divisor is 0, loss and gradient are 0. Equals CrossEntropy of the
+/// whole logits.
 ///
 /// Every rank gets the same loss and, with Reduction::none, the loss of every row; the gradient is
 /// d loss / d logits of its own shard. The gradient is complete, so there is no GradScale:
