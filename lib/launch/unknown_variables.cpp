@@ -49,9 +49,10 @@ std::vector<std::string> unknown_variables(const char* const* environment) {
         known_variables, {}, [&](std::string_view known) { return edit_distance(name, known); });
     const std::size_t distance = edit_distance(name, *nearest);
     if (distance == 0) continue;
-    sentences.push_back(fmt::format(
-        "nothing reads the environment variable {}{}{}", prefix, name,
-        distance <= 2 ? fmt::format("; did you mean {}{}?", prefix, *nearest) : std::string()));
+    sentences.push_back(fmt::format("nothing reads the environment variable {}{}{}", prefix, name,
+                                    distance <= std::min(std::size_t{2}, name.size() / 3)
+                                        ? fmt::format("; did you mean {}{}?", prefix, *nearest)
+                                        : std::string()));
   }
   return sentences;
 }

@@ -126,6 +126,7 @@ BAD = [
     (words, "docs/use.md", "The rows travel al" "ong.\n", "say inlined"),
     (words, "lib/group/meet" "ing.cpp", "", "in its path: say barrier"),
     (ported_names, "include/tutti/work.hpp", "#pragma once\n\n#include <memory>\nclass Work {};\n", "called thing"),
+    (ported_names, "include/tutti/error.hpp", "#pragma once\nclass Work {\n  int other;\n};\nint thing();\n", "Work has no thing"),
     (ported_names, "docs/coming-from.md", "| `MPI_X` | perhaps | |\n", "no name, and not none"),
     (versions, "CHANGELOG.md", "# Changes\n\n## 1.2.2\n", "is 1.2.2, meson.build says 1.2.3"),
     (versions, "CHANGELOG.md", "# Changes\n", "no heading"),

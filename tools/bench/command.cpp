@@ -41,8 +41,9 @@ std::string_view without_alias(const std::array<Alias, N>& aliases, std::string_
 
 /// The names of nccl-tests, torch and C.
 std::optional<DType> find_dtype(std::string_view name) noexcept {
-  static constexpr std::array<Alias, 14> aliases{
-      Alias{"float", "f32"},  {"double", "f64"},     {"half", "f16"},    {"float16", "f16"},
+  static constexpr std::array<Alias, 18> aliases{
+      Alias{"float", "f32"},  {"int16", "i16"},      {"uint16", "u16"},  {"uint32", "u32"},
+      {"uint64", "u64"},      {"double", "f64"},     {"half", "f16"},    {"float16", "f16"},
       {"fp16", "f16"},        {"bfloat16", "bf16"},  {"float32", "f32"}, {"float64", "f64"},
       {"int8", "i8"},         {"uint8", "u8"},       {"int32", "i32"},   {"int64", "i64"},
       {"fp8_e4m3", "f8e4m3"}, {"fp8_e5m2", "f8e5m2"}};
