@@ -30,19 +30,21 @@ static void fill(Content& to, GatheredArrays&& from) {
 
 /// Calls `blocking` for the value of a result, or `async` for its Pending.
 template <typename Blocking, typename Async>
-static void gather_call(tutti_result** result, tutti_work** work, const Call& call,
-                        const Blocking& blocking, const Async& async) {
-  give_result(result, [&](Content& to) {
-    if (work == nullptr) fill(to, blocking());
+static tutti_status gather_call(tutti_group* group, const tutti_call_options* options,
+                                tutti_result** result, tutti_work** work, const Blocking& blocking,
+                                const Async& async) noexcept {
+  clear(work);
+  return guard([&] {
+    auto& out = handle(result);
+    auto& g = of(group);
+    const Call call(options);
+    auto made = std::make_unique<tutti_result>();
+    if (work == nullptr)
+      fill(*made->content, blocking(g, call));
+    else
+      *work = new PendingWork(async(g, call), made->content, call.memory());
+    out = made.release();
   });
-  if (work == nullptr) return;
-  try {
-    auto& out = handle(work);
-    out = new PendingWork(async(), (*result)->content, call.memory());
-  } catch (...) {
-    delete std::exchange(*result, nullptr);
-    throw;
-  }
 }
 
 }  // namespace tutti::c_abi
@@ -60,39 +62,35 @@ tutti_status tutti_exchange_rows(tutti_group* group, int64_t rows,
 tutti_status tutti_all_gather_rows(tutti_group* group, const tutti_array* locals, size_t count,
                                    const int64_t* rows, const tutti_call_options* options,
                                    tutti_result** result, tutti_work** work) {
-  return guard([&] {
-    auto& g = of(group);
-    const Call call(options);
-    if (count == 1)
-      return gather_call(
-          result, work, call,
-          [&] { return tutti::all_gather_rows(g, view(locals), layout(g, rows), call.options()); },
-          [&] {
-            return tutti::all_gather_rows_async(g, view(locals), layout(g, rows), call.options());
-          });
+  if (count == 1)
+    return gather_call(
+        group, options, result, work,
+        [&](auto& g, const Call& call) {
+          return tutti::all_gather_rows(g, view(locals), layout(g, rows), call.options());
+        },
+        [&](auto& g, const Call& call) {
+          return tutti::all_gather_rows_async(g, view(locals), layout(g, rows), call.options());
+        });
+  clear(work);
+  return give_result(result, [&](Content& to) {
     if (work != nullptr)
       tutti::fail(tutti::Errc::unsupported,
                   "tutti_all_gather_rows: an async call gathers one array");
-    const auto all = const_views(locals, count);
-    give_result(result, [&](Content& to) {
-      fill(to, tutti::all_gather_rows(g, all, layout(g, rows), call.options()));
-    });
+    auto& g = of(group);
+    fill(to, tutti::all_gather_rows(g, const_views(locals, count), layout(g, rows),
+                                    Call(options).options()));
   });
 }
 
-// A function with both forms. `call` and `g`, the group, are those of the function. The macro stays
-// in this file.
-#define TUTTI_C_GATHER(verb, params, args)                                                  \
-  tutti_status tutti_##verb(tutti_group* group,                                             \
-                            TUTTI_C_GATHER_PARAMS params const tutti_call_options* options, \
-                            tutti_result** result, tutti_work** work) {                     \
-    return guard([&] {                                                                      \
-      auto& g = of(group);                                                                  \
-      const Call call(options);                                                             \
-      gather_call(                                                                          \
-          result, work, call, [&] { return tutti::verb args; },                             \
-          [&] { return tutti::verb##_async args; });                                        \
-    });                                                                                     \
+// A function with both forms. Its arguments may use `g`, the group, and `call`. The macro stays in
+// this file.
+#define TUTTI_C_GATHER(verb, params, args)                                                         \
+  tutti_status tutti_##verb(tutti_group* group,                                                    \
+                            TUTTI_C_GATHER_PARAMS params const tutti_call_options* options,        \
+                            tutti_result** result, tutti_work** work) {                            \
+    return gather_call(                                                                            \
+        group, options, result, work, [&](auto& g, const Call& call) { return tutti::verb args; }, \
+        [&](auto& g, const Call& call) { return tutti::verb##_async args; });                      \
   }
 #define TUTTI_C_GATHER_PARAMS(...) __VA_ARGS__,
 
@@ -110,50 +108,41 @@ TUTTI_C_GATHER(all_to_all_rows, (const tutti_array* in, const int64_t* send_rows
 tutti_status tutti_scatter_rows(tutti_group* group, const tutti_array* whole, int32_t root,
                                 const int64_t* rows, const tutti_call_options* options,
                                 tutti_result** result) {
-  return guard([&] {
+  return give_result(result, [&](Content& to) {
     auto& g = of(group);
-    const Call call(options);
-    give_result(result, [&](Content& to) {
-      fill(to, tutti::scatter_rows(g, view(whole), layout(g, rows), root, call.options()));
-    });
+    fill(to, tutti::scatter_rows(g, view(whole), layout(g, rows), root, Call(options).options()));
   });
 }
 
 tutti_status tutti_gather_all_tensors(tutti_group* group, const tutti_array* locals, size_t count,
                                       const tutti_call_options* options, tutti_result** result) {
-  return guard([&] {
-    const Call call(options);
-    give_result(result, [&](Content& to) {
-      for (auto& list :
-           tutti::gather_all_tensors(of(group), const_views(locals, count), call.options())) {
-        to.rows.push_back(static_cast<std::int64_t>(list.size()));
-        for (auto& array : list) to.add(std::move(array));
-      }
-    });
+  return give_result(result, [&](Content& to) {
+    auto& g = of(group);
+    auto lists = tutti::gather_all_tensors(g, const_views(locals, count), Call(options).options());
+    for (auto& list : lists) {
+      to.rows.push_back(static_cast<std::int64_t>(list.size()));
+      for (auto& array : list) to.add(std::move(array));
+    }
   });
 }
 
 tutti_status tutti_all_gather_bytes(tutti_group* group, const void* local, size_t bytes,
                                     const tutti_call_options* options, tutti_result** result) {
-  return guard([&] {
-    const std::string_view mine(static_cast<const char*>(local), bytes);
-    give_result(result, [&](Content& to) {
-      for (const auto& of_rank : tutti::all_gather_bytes(of(group), mine, Call(options).options()))
-        to.add(std::string_view(of_rank));
-    });
+  return give_result(result, [&](Content& to) {
+    const auto mine = text_of(local, bytes);
+    for (const auto& of_rank : tutti::all_gather_bytes(of(group), mine, Call(options).options()))
+      to.add(std::string_view(of_rank));
   });
 }
 
 tutti_status tutti_broadcast_bytes(tutti_group* group, const void* data, size_t bytes, int32_t root,
                                    const tutti_call_options* options, tutti_result** result) {
-  return guard([&] {
+  return give_result(result, [&](Content& to) {
     auto& g = of(group);
     std::string all;
-    if (g.rank() == root) all.assign(static_cast<const char*>(data), bytes);
-    give_result(result, [&](Content& to) {
-      tutti::broadcast_bytes(g, all, root, Call(options).options());
-      to.add(std::string_view(all));
-    });
+    if (g.rank() == root) all = text_of(data, bytes);
+    tutti::broadcast_bytes(g, all, root, Call(options).options());
+    to.add(std::string_view(all));
   });
 }
 

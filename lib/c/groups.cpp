@@ -25,6 +25,9 @@ GroupOptions group_options(const tutti_group_options& from) {
   if (from.backend != nullptr) o.backend = from.backend;
   if (from.name != nullptr) o.name = from.name;
   if (from.store != nullptr) o.store = from.store->store;
+  if (from.ranks == 0 && from.rank != 0)
+    fail(Errc::invalid_argument,
+         fmt::format("tutti_group_options: rank is {}, but ranks is 0; set ranks too", from.rank));
   if (from.ranks != 0) {
     o.rank = from.rank;
     o.size = from.ranks;
@@ -114,9 +117,10 @@ tutti_status tutti_new_member(char member[TUTTI_MEMBER_BYTES]) {
 tutti_status tutti_reconfigure(const tutti_group_options* options, const char* own,
                                const char* const* members, size_t count, tutti_group** group) {
   return give_group(group, [&] {
-    std::vector<std::string> list;
-    for (const char* member : std::span(members, count)) list.emplace_back(text(member));
-    return tutti::ProcessGroup::reconfigure(group_options(options), text(own), list);
+    std::vector<std::string> all;
+    for (const char* member : list_of(members, count, "the list of members"))
+      all.emplace_back(text(member));
+    return tutti::ProcessGroup::reconfigure(group_options(options), text(own), all);
   });
 }
 
@@ -164,9 +168,14 @@ tutti_status tutti_transport(tutti_group* group, const char** transport) {
 tutti_status tutti_supports(const tutti_group* group, int32_t operation, int32_t dtype, int32_t op,
                             int32_t* supported) {
   return guard([&] {
+    const auto& g = of(group);
+    const auto kind = enumerator<tutti::Operation>(operation);
+    const auto type = enumerator<tutti::DType>(dtype);
+    // A newer header may name operations and dtypes that this library does not have.
+    const bool known = operation >= 0 && kind <= tutti::Operation::recv_any &&
+                       kind != tutti::Operation::all_gather_bounded && size_of(type) != 0;
     const bool yes =
-        of(group).supports(enumerator<tutti::Operation>(operation), enumerator<tutti::DType>(dtype),
-                           {.kind = enumerator<tutti::ReduceOp::Kind>(op)});
+        known && g.supports(kind, type, {.kind = enumerator<tutti::ReduceOp::Kind>(op)});
     deref(supported, "an out-parameter") = yes ? 1 : 0;
   });
 }
@@ -178,16 +187,17 @@ tutti_status tutti_split(tutti_group* group, int32_t color, int32_t key,
 
 tutti_status tutti_subset(tutti_group* group, const int32_t* ranks, size_t count,
                           const tutti_call_options* options, tutti_group** sub) {
-  return give_group(
-      sub, [&] { return of(group).subset(std::span(ranks, count), Call(options).options()); });
+  return give_group(sub, [&] {
+    return of(group).subset(list_of(ranks, count, "the list of ranks"), Call(options).options());
+  });
 }
 
 tutti_status tutti_shrink(tutti_group* group, const int32_t* lost, size_t count,
                           int64_t patience_ns, tutti_group** rest) {
   return give_group(rest, [&] {
-    const std::span list(lost, count);
-    return patience_ns == 0 ? of(group).shrink(list)
-                            : of(group).shrink(list, std::chrono::nanoseconds(patience_ns));
+    const auto ranks = list_of(lost, count, "the list of lost ranks");
+    return patience_ns == 0 ? of(group).shrink(ranks)
+                            : of(group).shrink(ranks, std::chrono::nanoseconds(patience_ns));
   });
 }
 
@@ -196,24 +206,22 @@ tutti_status tutti_abort(tutti_group* group, const char* why) {
 }
 
 tutti_status tutti_trace(const tutti_group* group, tutti_result** trace) {
-  return guard([&] {
+  return give_result(trace, [&](Content& to) {
     std::string lines;
     for (const auto& entry : of(group).trace()) lines += to_string(entry) + '\n';
-    give_result(trace, [&](Content& to) { to.add(std::string_view(lines)); });
+    to.add(std::string_view(lines));
   });
 }
 
 tutti_status tutti_allocate(tutti_group* group, const tutti_array* like, int32_t registrable,
                             tutti_result** result) {
-  return guard([&] {
+  return give_result(result, [&](Content& to) {
     auto& g = of(group);
     const auto shape = view(&deref(like, "the array"));
     if (size_of(shape.dtype) == 0)
       tutti::fail(tutti::Errc::invalid_argument, fmt::format("dtype {} is unknown", like->dtype));
-    give_result(result, [&](Content& to) {
-      to.add(tutti::Tensor(registrable != 0 ? g.registrable_memory() : g.memory(), shape.shape,
-                           shape.dtype));
-    });
+    to.add(tutti::Tensor(registrable != 0 ? g.registrable_memory() : g.memory(), shape.shape,
+                         shape.dtype));
   });
 }
 

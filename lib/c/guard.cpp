@@ -98,8 +98,7 @@ const char* tutti_last_error(void) {
 }
 
 tutti_status tutti_last_error_parts(tutti_error* parts) {
-  const auto before = last_error;  // An error of this call must not replace the one it reports.
-  const auto status = guard([&] {
+  try {
     tutti_error all{};
     all.rank = -1;
     all.seq = -1;
@@ -117,9 +116,11 @@ tutti_status tutti_last_error_parts(tutti_error* parts) {
       all.earlier = where.earlier ? 1 : 0;
     }
     write(parts, all);
-  });
-  if (status == TUTTI_OK) last_error = before;
-  return status;
+    return TUTTI_OK;
+  } catch (...) {
+    // Not kept: it must not replace the error that the call reports.
+    return status_of(tutti::internal::to_error(std::current_exception()).code());
+  }
 }
 
 const char* tutti_status_name(tutti_status status) {

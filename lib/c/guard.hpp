@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include <tutti/c/tutti.h>
 #include <tutti/error.hpp>
@@ -50,12 +51,29 @@ T& deref(T* pointer, const char* what) {
   return *pointer;
 }
 
-/// An out-parameter, which is set to null until the function succeeds.
+/// A list of the caller's. @throws Error invalid_argument for a null pointer, unless it is empty.
+template <typename T>
+std::span<T> list_of(T* pointer, std::size_t count, const char* what) {
+  if (count > 0) (void)deref(pointer, what);
+  return {pointer, count};
+}
+inline std::span<const std::byte> bytes_of(const void* data, std::size_t count) {
+  return list_of(static_cast<const std::byte*>(data), count, "a list of bytes");
+}
+
+/// An out-parameter, which is set to null until the function succeeds. Call it before all that can
+/// throw, and assign to the reference: of `handle(to) = f()`, f() runs first.
 template <typename T>
 T*& handle(T** to) {
   T*& out = deref(to, "an out-parameter");
   out = nullptr;
   return out;
+}
+
+/// The same for one that may be absent.
+template <typename T>
+void clear(T** to) noexcept {
+  if (to != nullptr) *to = nullptr;
 }
 
 /// Checks the size of a struct and that the fields which this library does not know are 0.

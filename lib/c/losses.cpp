@@ -256,7 +256,7 @@ tutti_status tutti_loss_create(const char* kind, const char* options, tutti_loss
 tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, const char* options,
                                        tutti_loss** loss) {
   const std::unique_ptr<tutti_loss> taken_first(first);
-  const std::unique_ptr<tutti_loss> taken_main(main);
+  const std::unique_ptr<tutti_loss> taken_main(main == first ? nullptr : main);
   return guard([&] {
     auto& out = handle(loss);
     const auto* entropy =
@@ -274,37 +274,28 @@ tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, cons
 tutti_status tutti_loss_evaluate(tutti_loss* loss, tutti_group* group, const tutti_batch* batch,
                                  const tutti_call_options* options, double* value,
                                  tutti_result** result) {
-  return guard([&] {
-    auto& any = deref(loss, "the loss").loss;
-    const Call call(options);
-    const auto compute = [&] {
-      auto found = evaluate(any, group == nullptr ? nullptr : &of(group),
-                            read(&deref(batch, "the batch")), call.options());
-      if (value != nullptr) *value = found.loss;
-      return found;
-    };
-    if (result == nullptr) {
-      (void)compute();
-      return;
-    }
-    give_result(result, [&](Content& to) {
-      auto found = compute();
-      to.add(std::move(found.grad));
-      to.add(found.per_class.empty() ? std::move(found.per_element) : std::move(found.per_class));
-      to.add(status_bytes(found.status));
-      add_diagnostics(to, any);
-    });
+  const auto compute = [&] {
+    auto found = evaluate(deref(loss, "the loss").loss, group == nullptr ? nullptr : &of(group),
+                          read(&deref(batch, "the batch")), Call(options).options());
+    if (value != nullptr) *value = found.loss;
+    return found;
+  };
+  if (result == nullptr) return guard([&] { (void)compute(); });
+  return give_result(result, [&](Content& to) {
+    auto found = compute();
+    to.add(std::move(found.grad));
+    to.add(found.per_class.empty() ? std::move(found.per_element) : std::move(found.per_class));
+    to.add(status_bytes(found.status));
+    add_diagnostics(to, loss->loss);
   });
 }
 
 tutti_status tutti_loss_save(const tutti_loss* loss, tutti_group* group,
                              const tutti_call_options* options, tutti_result** state) {
-  return guard([&] {
+  return give_result(state, [&](Content& to) {
     const Call call(options);
-    give_result(state, [&](Content& to) {
-      with_state(loss, [&](const auto& l) {
-        to.add(std::string_view(group == nullptr ? l.save() : l.save(of(group), call.options())));
-      });
+    with_state(loss, [&](const auto& l) {
+      to.add(std::string_view(group == nullptr ? l.save() : l.save(of(group), call.options())));
     });
   });
 }
@@ -312,7 +303,7 @@ tutti_status tutti_loss_save(const tutti_loss* loss, tutti_group* group,
 tutti_status tutti_loss_load(tutti_loss* loss, tutti_group* group, const void* state,
                              size_t bytes) {
   return guard([&] {
-    const std::string_view saved(static_cast<const char*>(state), bytes);
+    const auto saved = text_of(state, bytes);
     with_state(loss, [&](auto& l) { group == nullptr ? l.load(saved) : l.load(of(group), saved); });
   });
 }
@@ -347,19 +338,17 @@ tutti_status tutti_loss_queued(const tutti_loss* loss, int64_t* rows) {
 
 tutti_status tutti_loss_queued_rows(const tutti_loss* loss, tutti_group* group,
                                     const tutti_call_options* options, tutti_result** rows) {
-  return guard([&] {
+  return give_result(rows, [&](Content& to) {
     const Call call(options);
-    give_result(rows, [&](Content& to) {
-      const auto& ranking = ranking_of(loss);
-      auto all =
-          group == nullptr ? ranking.queued_rows() : ranking.queued_rows(of(group), call.options());
-      const auto rows_queued = std::max<std::size_t>(all.targets.size(), 1);
-      const auto classes = static_cast<std::int64_t>(all.logits.size() / rows_queued);
-      to.add_table(std::move(all.logits), std::max<std::int64_t>(classes, 1));
-      to.add(std::move(all.targets));
-      to.add(std::move(all.iid));
-      to.add(std::move(all.weights));
-    });
+    const auto& ranking = ranking_of(loss);
+    auto all =
+        group == nullptr ? ranking.queued_rows() : ranking.queued_rows(of(group), call.options());
+    const auto rows_queued = std::max<std::size_t>(all.targets.size(), 1);
+    const auto classes = static_cast<std::int64_t>(all.logits.size() / rows_queued);
+    to.add_table(std::move(all.logits), std::max<std::int64_t>(classes, 1));
+    to.add(std::move(all.targets));
+    to.add(std::move(all.iid));
+    to.add(std::move(all.weights));
   });
 }
 

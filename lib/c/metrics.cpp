@@ -1,7 +1,6 @@
 #include <tutti/metrics.hpp>
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,20 +15,19 @@ tutti_status tutti_binary_metrics(tutti_group* group, const tutti_array* scores,
                                   const double* precisions, size_t precision_count,
                                   const double* quantiles, size_t quantile_count,
                                   const tutti_call_options* options, tutti_result** result) {
-  return guard([&] {
+  return give_result(result, [&](Content& to) {
     auto& g = of(group);
-    const Call call(options);
     tutti::metrics::ScoredRows rows(weights != nullptr);
     rows.add(view(scores), view(targets), view(weights));
-    const tutti::metrics::BinaryOptions wanted{
-        .precisions = {precisions, precisions + precision_count},
-        .quantiles = {quantiles, quantiles + quantile_count}};
-    give_result(result, [&](Content& to) {
-      auto found = binary_metrics(g, rows, wanted, call.options());
-      to.add(std::vector{found.auroc, found.average_precision});
-      to.add(std::move(found.recalls));
-      to.add(std::move(found.quantiles));
-    });
+    const auto at = list_of(precisions, precision_count, "the list of precisions");
+    const auto of_scores = list_of(quantiles, quantile_count, "the list of quantiles");
+    auto found = binary_metrics(
+        g, rows,
+        {.precisions = {at.begin(), at.end()}, .quantiles = {of_scores.begin(), of_scores.end()}},
+        Call(options).options());
+    to.add(std::vector{found.auroc, found.average_precision});
+    to.add(std::move(found.recalls));
+    to.add(std::move(found.quantiles));
   });
 }
 
@@ -37,9 +35,9 @@ tutti_status tutti_quantiles(tutti_group* group, const tutti_array* array, const
                              size_t count, const tutti_call_options* options, double* values) {
   return guard([&] {
     auto& to = deref(values, "an out-parameter");
-    std::ranges::copy(tutti::metrics::quantiles(of(group), view(array), std::span(quantiles, count),
-                                                Call(options).options()),
-                      &to);
+    const auto wanted = list_of(quantiles, count, "the list of quantiles");
+    std::ranges::copy(
+        tutti::metrics::quantiles(of(group), view(array), wanted, Call(options).options()), &to);
   });
 }
 

@@ -43,13 +43,13 @@ class OptionText {
     if (const auto value = take(name)) to = number<T>(name, *value);
   }
   void read(std::string_view name, std::vector<double>& to) {
-    auto value = take(name);
+    const auto value = take(name);
     if (!value) return;
     to.clear();
-    while (!value->empty()) {
-      const auto one = value->substr(0, value->find(','));
-      to.push_back(number<double>(name, one));
-      value->remove_prefix(std::min(one.size() + 1, value->size()));
+    for (std::size_t begin = 0; begin <= value->size();) {
+      const auto end = std::min(value->find(',', begin), value->size());
+      to.push_back(number<double>(name, value->substr(begin, end - begin)));
+      begin = end + 1;
     }
   }
   /// `names`: of the enumerators, in their order.
@@ -84,7 +84,10 @@ class OptionText {
   template <typename T>
   static T number(std::string_view name, std::string_view value) {
     if constexpr (std::same_as<T, bool>) {
-      return number<int>(name, value) != 0;
+      if (value == "true" || value == "1") return true;
+      if (value == "false" || value == "0") return false;
+      internal::failf(Errc::invalid_argument, "option {}: '{}' is neither true nor false", name,
+                      value);
     } else {
       T to{};
       const auto* end = value.data() + value.size();

@@ -23,7 +23,7 @@ namespace tutti::c_abi {
 namespace {
 
 std::vector<ddp::Parameter> parameters_of(const tutti_parameter* list, std::size_t count) {
-  if (count > 0) (void)deref(list, "a list of parameters");
+  (void)list_of(list, count, "a list of parameters");
   std::vector<ddp::Parameter> all;
   for (std::size_t i = 0; i < count; ++i) {
     const auto from = read(element(list, i));
@@ -59,10 +59,14 @@ Work call_hook(tutti_hook hook, void* context, ddp::Bucket& from) {
   bucket.step = from.step();
   bucket.divisor = from.divisor();
   bucket.name = name.c_str();
-  tutti_work* work = nullptr;
-  call_back("of tutti_reducer_set_own_hook", [&] { return hook(context, &group, &bucket, &work); });
-  const std::unique_ptr<tutti_work> owned(work);
-  return work == nullptr ? Work() : std::move(owned->plain());
+  std::unique_ptr<tutti_work> work;
+  call_back("of tutti_reducer_set_own_hook", [&] {
+    tutti_work* made = nullptr;
+    const auto status = hook(context, &group, &bucket, &made);
+    work.reset(made);  // Also after an error.
+    return status;
+  });
+  return work == nullptr ? Work() : std::move(work->plain());
 }
 
 ddp::CommHook hook_of(std::int32_t number) {

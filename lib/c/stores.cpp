@@ -25,10 +25,6 @@ struct tutti_store_server {
 namespace tutti::c_abi {
 namespace {
 
-std::span<const std::byte> byte_span(const void* data, std::size_t bytes) {
-  return {static_cast<const std::byte*>(data), bytes};
-}
-
 /// A store of function pointers.
 class FunctionStore final : public Store {
  public:
@@ -109,7 +105,7 @@ extern "C" {
 
 tutti_status tutti_bytes_set(tutti_bytes* to, const void* data, size_t bytes) {
   return guard([&] {
-    const auto from = byte_span(data, bytes);
+    const auto from = bytes_of(data, bytes);
     deref(to, "the value").value.assign(from.begin(), from.end());
   });
 }
@@ -157,16 +153,14 @@ tutti_status tutti_store_server_free(tutti_store_server* server) {
 }
 
 tutti_status tutti_store_set(tutti_store* store, const char* key, const void* value, size_t bytes) {
-  return guard([&] { of(store).set(text(key), byte_span(value, bytes)); });
+  return guard([&] { of(store).set(text(key), bytes_of(value, bytes)); });
 }
 
 tutti_status tutti_store_get(tutti_store* store, const char* key, int64_t timeout_ns,
                              tutti_result** value) {
-  return guard([&] {
-    give_result(value, [&](Content& to) {
-      const auto found = existing_value(of(store), key, timeout_ns);
-      to.add(found.data(), found.size());
-    });
+  return give_result(value, [&](Content& to) {
+    const auto found = existing_value(of(store), key, timeout_ns);
+    to.add(found.data(), found.size());
   });
 }
 
@@ -181,12 +175,10 @@ tutti_status tutti_store_add(tutti_store* store, const char* key, int64_t delta,
 tutti_status tutti_store_compare_set(tutti_store* store, const char* key, const void* expected,
                                      size_t expected_bytes, const void* desired,
                                      size_t desired_bytes, tutti_result** value) {
-  return guard([&] {
-    give_result(value, [&](Content& to) {
-      const auto now = of(store).compare_set(text(key), byte_span(expected, expected_bytes),
-                                             byte_span(desired, desired_bytes));
-      to.add(now.data(), now.size());
-    });
+  return give_result(value, [&](Content& to) {
+    const auto now = of(store).compare_set(text(key), bytes_of(expected, expected_bytes),
+                                           bytes_of(desired, desired_bytes));
+    to.add(now.data(), now.size());
   });
 }
 

@@ -88,7 +88,7 @@ TensorView view(const tutti_array* array) {
 }
 
 std::vector<TensorView> views(const tutti_array* list, std::size_t count) {
-  if (count > 0) (void)deref(list, "a list of arrays");
+  (void)list_of(list, count, "a list of arrays");
   std::vector<TensorView> all;
   for (std::size_t i = 0; i < count; ++i) all.push_back(view(element(list, i)));
   return all;

@@ -23,6 +23,9 @@
 
 namespace tutti::c_abi {
 
+inline std::string_view text_of(const void* data, std::size_t bytes) {
+  return {reinterpret_cast<const char*>(bytes_of(data, bytes).data()), bytes};
+}
 inline std::string_view text(const char* from) {
   return from == nullptr ? std::string_view() : std::string_view(from);
 }
@@ -119,13 +122,15 @@ inline Store& of(tutti_store* store) {
   return *deref(store, "the store").store;
 }
 
-/// Sets *to to a result that `fill` has filled.
+/// The whole of a function that returns a result: sets *to to one that `fill` has filled.
 template <typename F>
-void give_result(tutti_result** to, F&& fill) {
-  auto& out = handle(to);
-  auto result = std::make_unique<tutti_result>();
-  fill(*result->content);
-  out = result.release();
+tutti_status give_result(tutti_result** to, F&& fill) noexcept {
+  return guard([&] {
+    auto& out = handle(to);
+    auto result = std::make_unique<tutti_result>();
+    fill(*result->content);
+    out = result.release();
+  });
 }
 
 }  // namespace tutti::c_abi

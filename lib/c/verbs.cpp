@@ -13,7 +13,7 @@ using namespace tutti::c_abi;  // NOLINT(google-build-using-namespace)
   tutti_status tutti_##function(tutti_group* group, params const tutti_call_options* options, \
                                 tutti_work** work) {                                          \
     return guard([&] {                                                                        \
-      if (work != nullptr) *work = nullptr;                                                   \
+      clear(work);                                                                            \
       auto& g = of(group);                                                                    \
       const Call call(options);                                                               \
       if (work == nullptr)                                                                    \
@@ -67,7 +67,7 @@ TUTTI_C_VERB(sendrecv, sendrecv,
 tutti_status tutti_barrier(tutti_group* group, const tutti_call_options* options,
                            tutti_work** work) {
   return guard([&] {
-    if (work != nullptr) *work = nullptr;
+    clear(work);
     const Call call(options);
     if (work == nullptr)
       of(group).barrier(call.options());
@@ -83,7 +83,7 @@ tutti_status tutti_monitored_barrier(tutti_group* group, const tutti_call_option
 tutti_status tutti_recv(tutti_group* group, const tutti_array* data, int32_t peer, int32_t tag,
                         int32_t* source, const tutti_call_options* options, tutti_work** work) {
   return guard([&] {
-    if (work != nullptr) *work = nullptr;
+    clear(work);
     auto& g = of(group);
     const Call call(options);
     if (work != nullptr) {

@@ -1,5 +1,6 @@
 #include "c/works.hpp"
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -57,11 +58,15 @@ tutti_status tutti_work_then(tutti_work* work, tutti_status (*f)(void* context),
 tutti_status tutti_work_all(tutti_work** works, size_t count, tutti_work** all) {
   return guard([&] {
     auto& out = handle(all);
-    const std::span<tutti_work*> list(works, count);
+    const auto from = list_of(works, count, "the list of works");
+    for (auto* work : from) (void)of(work).plain();  // Before any is taken.
+    std::vector sorted(from.begin(), from.end());
+    std::ranges::sort(sorted);
+    if (std::ranges::adjacent_find(sorted) != sorted.end())
+      tutti::fail(tutti::Errc::invalid_argument, "a Work is in the list twice");
     std::vector<tutti::Work> taken;
-    for (auto* work : list) (void)of(work).plain();  // Before any is taken.
-    for (auto* work : list) taken.push_back(std::move(work->work));
-    for (auto* work : list) delete work;
+    for (auto* work : from) taken.push_back(std::move(work->work));
+    for (auto* work : from) delete work;
     out = new tutti_work(tutti::Work::all(taken));
   });
 }
@@ -83,7 +88,7 @@ tutti_status tutti_coalesce_begin(tutti_group* const* groups, size_t count,
   return guard([&] {
     auto& out = handle(calls);
     std::vector<tutti::ProcessGroup*> all;
-    for (auto* group : std::span(groups, count)) all.push_back(&of(group));
+    for (auto* group : list_of(groups, count, "the list of groups")) all.push_back(&of(group));
     out = new tutti_coalesce(all);
   });
 }
@@ -97,10 +102,13 @@ tutti_status tutti_coalesce_add(tutti_coalesce* calls, tutti_work* collected) {
 }
 
 tutti_status tutti_coalesce_launch(tutti_coalesce* calls, tutti_work** work) {
+  clear(work);
   return guard([&] {
     auto& together = deref(calls, "the coalesced calls").calls;
-    if (work == nullptr) return together.launch().wait();
-    handle(work) = new tutti_work(together.launch());
+    if (work == nullptr)
+      together.launch().wait();
+    else
+      *work = new tutti_work(together.launch());
   });
 }
 

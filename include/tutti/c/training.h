@@ -53,7 +53,7 @@ tutti_status tutti_reducer_free(tutti_reducer* reducer);
 
 /* tutti/ddp/hooks.hpp and bucket.hpp. A hook of the caller's reduces `buffer` in place and divides.
    It makes async calls on `group`, which lives during the hook alone, and sets *work; null: done.
- */
+   The library takes *work also if the hook returns an error. */
 enum { TUTTI_HOOK_ALL_REDUCE = 0, TUTTI_HOOK_NOOP = 1, TUTTI_HOOK_FP16 = 2, TUTTI_HOOK_BF16 = 3 };
 typedef struct tutti_bucket {
   size_t size;
@@ -83,7 +83,7 @@ typedef struct tutti_batch {
 /* `kind`: "smooth_ap", "recall_at_quantile", "p_auc_at_budget", "squared_auc", "cross_entropy",
    "sigmoid_focal", "softmax_focal" or "sharded_cross_entropy". `options`: a text such as "classes=3
    temperature=0.05 reduction=none", with the names of the C++ struct and of its enumerators; a list
-   is "1,0.5,2". Null: defaults. */
+   is "1,0.5,2", a switch is "true" or "1", "false" or "0". Null: defaults. */
 tutti_status tutti_loss_create(const char* kind, const char* options, tutti_loss** loss);
 /* WarmUp over a cross_entropy and a ranking loss, which are freed also after an error. */
 tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, const char* options,

@@ -34,6 +34,8 @@ tutti_status tutti_result_free(tutti_result* result);
 
 /* ---- Works: tutti/work.hpp. ---- */
 
+/* Returns the error of the call once. A second wait returns TUTTI_OK at once, and the result of a
+   gather that failed stays empty. */
 tutti_status tutti_work_wait(tutti_work* work);
 tutti_status tutti_work_wait_for(tutti_work* work, int64_t ns, int32_t* done);
 tutti_status tutti_work_done(const tutti_work* work, int32_t* done);
@@ -44,7 +46,7 @@ tutti_status tutti_work_on_done(tutti_work* work,
                                 void* context);
 /* Runs f after the call; the Work now ends after f. A status other than TUTTI_OK is its error. */
 tutti_status tutti_work_then(tutti_work* work, tutti_status (*f)(void* context), void* context);
-/* One Work for all, which are freed. */
+/* One Work for all, which are freed. A Work must not be in the list twice. */
 tutti_status tutti_work_all(tutti_work** works, size_t count, tutti_work** all);
 /* Frees without waiting. The arrays must still live until the call has ended: tutti_work_on_done.
  */
@@ -103,7 +105,7 @@ typedef struct tutti_group_options {
   const char* name;    /* Null: "world". */
   tutti_store* store;
   int32_t rank;
-  int32_t ranks; /* 0: 1; for tutti_init() rank and ranks of the launcher. */
+  int32_t ranks; /* 0: 1; for tutti_init() rank and ranks of the launcher. `rank` is then 0. */
   int32_t device_type;
   int32_t device_index;
   int64_t timeout_ns;    /* Of calls; 0: 5 minutes. */
@@ -146,6 +148,7 @@ tutti_status tutti_name(const tutti_group* group, const char** name);
 tutti_status tutti_backend(const tutti_group* group, const char** backend);
 tutti_status tutti_backend_reason(const tutti_group* group, const char** reason);
 tutti_status tutti_transport(tutti_group* group, const char** transport);
+/* 0 for an operation or a dtype that the library does not know. */
 tutti_status tutti_supports(const tutti_group* group, int32_t operation, int32_t dtype, int32_t op,
                             int32_t* supported);
 /* *sub is null on ranks that are in no group. */

@@ -45,6 +45,7 @@ void test_errors(const world* w);
 void test_structs(const world* w);
 void test_reducer(const world* w);
 void test_losses(const world* w);
+void test_refusals(const world* w);
 
 /* A group of the same ranks whose failure breaks no other group; null if the program cannot make
    one: over gloo groups that were split from one another share their connections. */

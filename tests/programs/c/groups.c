@@ -265,10 +265,19 @@ void test_errors(const world* w) {
   TUTTI_INIT(options);
   options.timeout_ns = 50000000;
   if (w->rank != 0) {
-    FAILS(tutti_barrier(sub, &options, NULL), TUTTI_TIMEOUT, "missing: 0");
+    const int64_t rows[MAX_RANKS] = {4, 4, 4, 4};
+    tutti_result* result = NULL;
+    size_t arrays = 1;
+    OK(tutti_all_gather_rows(sub, &a, 1, rows, &options, &result, &work));
+    FAILS(tutti_work_wait(work), TUTTI_TIMEOUT, "missing: 0");
     TUTTI_INIT(parts);
     OK(tutti_last_error_parts(&parts));
     EXPECT(parts.missing_count >= 1 && parts.missing[0] == 0);
+    OK(tutti_work_wait(work)); /* The error came once; the result stays empty. */
+    OK(tutti_result_count(result, &arrays));
+    EXPECT(arrays == 0);
+    OK(tutti_work_free(work));
+    OK(tutti_result_free(result));
     FAILS(tutti_barrier(sub, NULL, NULL), TUTTI_ABORTED, "first cause: timeout");
   }
   OK(tutti_monitored_barrier(w->group, NULL));

@@ -225,6 +225,7 @@ static void run(const world* w) {
   test_structs(w);
   test_reducer(w);
   test_losses(w);
+  test_refusals(w);
   test_errors(w);
 }
 
