@@ -38,7 +38,8 @@ enum {
 
 /* The text of this thread's last error, until its next error; "" before the first one. */
 const char* tutti_last_error(void);
-/* Its parts (tutti::Error::Where). -1 and "": unknown. Pointers are valid as long as the text. */
+/* Its parts (tutti::Error::Where). -1 and "": unknown. Pointers are valid as long as the text. An
+   error of tutti_last_error_parts() itself leaves the text and parts as they are. */
 typedef struct tutti_error {
   size_t size;
   tutti_status code;
@@ -131,7 +132,7 @@ typedef struct tutti_array {
 static inline tutti_array tutti_vector(const void* data, int32_t dtype, int64_t n) {
   tutti_array array;
   TUTTI_INIT(array);
-  array.data = (void*)data;
+  memcpy(&array.data, &data, sizeof(data)); /* A cast would warn in user code. */
   array.dtype = dtype;
   array.ndim = 1;
   array.dims[0] = n;

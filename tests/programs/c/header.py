@@ -16,7 +16,7 @@ int main(void) {
   return tutti_all_reduce(0, &array, &array, TUTTI_SUM, &options, 0) == TUTTI_INVALID_ARGUMENT ? 0 : 1;
 }
 """
-STRICT = ["-Wall", "-Wextra", "-pedantic", "-Wshadow", "-Werror", "-fsyntax-only"]
+STRICT = ["-Wall", "-Wextra", "-pedantic", "-Wshadow", "-Wcast-qual", "-Werror", "-fsyntax-only"]
 LANGUAGES = {"c99": "c", "c11": "c", "c++98": "c++", "c++20": "c++"}
 
 
