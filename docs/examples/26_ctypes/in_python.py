@@ -30,6 +30,17 @@ class GroupOptions(Struct):   # An older header would have had these fields alon
     _fields_ = [("size", ctypes.c_size_t), ("backend", ctypes.c_char_p), ("name", ctypes.c_char_p)]
 
 
+# Without argtypes, ctypes passes an int as 32 bits: counts and row numbers would be cut without an error.
+POINTER, INT = ctypes.c_void_p, ctypes.c_int32
+for function, types in {
+        "init": [POINTER, POINTER], "rank": [POINTER, POINTER], "group_free": [POINTER],
+        "all_reduce": [POINTER, POINTER, POINTER, INT, POINTER, POINTER],
+        "all_gather_rows": [POINTER, POINTER, ctypes.c_size_t, POINTER, POINTER, POINTER, POINTER],
+        "broadcast": [POINTER, POINTER, INT, POINTER, POINTER],
+        "result_array": [POINTER, ctypes.c_size_t, POINTER], "result_free": [POINTER]}.items():
+    getattr(lib, "tutti_" + function).argtypes = types
+
+
 def call(name, *arguments):
     """Calls a function; a status other than 0 becomes an exception."""
     if getattr(lib, "tutti_" + name)(*arguments) != 0:
@@ -57,9 +68,9 @@ call("all_reduce", group, view(loss), view(loss), SUM, None, None)
 print("sum", list(map(float, loss)))
 
 rows = make(range(rank.value + 1))   # Rank r has r + 1 rows.
-call("all_gather_rows", group, view(rows), ctypes.c_size_t(1), None, None, ctypes.byref(result), None)
+call("all_gather_rows", group, view(rows), 1, None, None, ctypes.byref(result), None)
 found = Array()
-call("result_array", result, ctypes.c_size_t(0), ctypes.byref(found))
+call("result_array", result, 0, ctypes.byref(found))
 print("rows", (ctypes.c_float * found.dims[0]).from_address(found.data)[:])
 call("result_free", result)
 

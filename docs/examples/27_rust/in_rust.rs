@@ -1,5 +1,6 @@
 // Collectives of processes in Rust, with the standard library alone. The last one has an invalid operation.
 use std::ffi::{c_char, c_void, CStr};
+use std::marker::PhantomData;
 use std::ptr::{null, null_mut};
 
 #[repr(C)]
@@ -41,6 +42,21 @@ fn view(values: &mut [f64]) -> Array {
     array
 }
 
+/// A call that writes to the slice until it has ended. Dropping it waits, also when the stack unwinds.
+struct Work<'a>(*mut c_void, PhantomData<&'a mut [f64]>);
+
+impl Work<'_> {
+    fn wait(&self) -> Result<(), String> {
+        check(unsafe { tutti_work_wait(self.0) })
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        unsafe { tutti_work_free(self.0) };
+    }
+}
+
 struct Group(*mut c_void);
 
 impl Group {
@@ -52,14 +68,17 @@ impl Group {
         let mut rank = -1;
         check(unsafe { tutti_rank(self.0, &mut rank) }).map(|()| rank)
     }
-    /// In place. `meanwhile` runs on this thread while the ranks reduce.
-    fn all_reduce(&self, values: &mut [f64], op: i32, meanwhile: impl FnOnce()) -> Result<(), String> {
+    // Private: a Work that is forgotten (mem::forget) would leave the call writing to freed memory.
+    fn start<'a>(&self, values: &'a mut [f64], op: i32) -> Result<Work<'a>, String> {
         let (array, mut work) = (view(values), null_mut());
         check(unsafe { tutti_all_reduce(self.0, &array, &array, op, null(), &mut work) })?;
+        Ok(Work(work, PhantomData))
+    }
+    /// In place. `meanwhile` runs on this thread while the ranks reduce.
+    fn all_reduce(&self, values: &mut [f64], op: i32, meanwhile: impl FnOnce()) -> Result<(), String> {
+        let work = self.start(values, op)?;
         meanwhile();
-        let status = check(unsafe { tutti_work_wait(work) });
-        unsafe { tutti_work_free(work) };
-        status
+        work.wait()
     }
 }
 
