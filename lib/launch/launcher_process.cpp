@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 13> launcher_names{
     "prted",      "prterun",         "prun",           "palsd", "pmi_proxy",
     "slurmstepd", "hydra_pmi_proxy", "hydra_bstrap_pr"};
 
-/// What /proc/PID/stat says of a process; pid 0: nothing.
+/// A process, by /proc/PID/stat; pid 0: not known.
 struct Process {
   int pid = 0;
   int parent = 0;

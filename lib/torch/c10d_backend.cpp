@@ -71,7 +71,7 @@ const at::Tensor& only(const Tensors& tensors) {
   return tensors[0];
 }
 
-/// How a call runs.
+/// The group, the device and the options of a call that runs.
 struct Run {
   Groups& groups;
   c10::Device device;

@@ -401,7 +401,7 @@ TEST_P(TorchFeatureRefusals, AreOnEveryRankAndTheGroupStaysUsable) {
     }
     EXPECT_TRUE(
         std::isfinite(libtorch::clip_loss(group, long_row(1e16), x[1], x[2]).item<double>()));
-    // What torch throws on one rank has to reach the others.
+    // An exception of torch on one rank has to reach the others.
     expect_error(own, {"features", "Sparse"}, clip(of(x[0].to_sparse(), x[0]), x[1], x[2]));
     expect_error(own, {"labels", "Sparse"}, [&] {
       libtorch::sup_con_loss(group, x[0], of(labels.to_sparse(), labels), x[2]);

@@ -56,7 +56,7 @@ struct Model {
     text.update({gradient.begin() + 24 * dims, gradient.end()}, rate);
     log_scale -= rate / 4 * by_log_scale;
   }
-  /// How many of these texts are the most similar one to their image.
+  /// The number of these texts that are the most similar one to their image.
   int hits(const Pairs& pairs) const {
     const auto images = image.features(pairs.images);
     const auto texts = text.features(pairs.texts);

@@ -28,7 +28,7 @@ void combine_texts(const char* in, char* inout, int bytes_of_element, std::int32
   }
 }
 
-/// What LightGBM's recursive halving gives, by size and rank: each round combines the own value
+/// The result of LightGBM's recursive halving, by size and rank: each round combines the own value
 /// with that of the node at half the distance of the round before. If the size is not a power of
 /// two, the last ranks are pairs, whose left ranks combine both values first.
 const std::map<std::pair<int, int>, const char*> expected = {

@@ -10,9 +10,10 @@
 #include <tutti/losses/loss.hpp>
 #include <tutti/process_group.hpp>
 
-// What the losses over features share (clip.hpp, siglip.hpp, sup_con.hpp). They compare each row of
-// features with the rows of all ranks; the matrix of all pairs is computed tile by tile and never
-// kept. Rules of arrays, calls and devices: losses/loss.hpp. docs/design/0021-feature-losses.md.
+// The common part of the losses over features (clip.hpp, siglip.hpp, sup_con.hpp). They compare
+// each row of features with the rows of all ranks; the matrix of all pairs is computed tile by tile
+// and never kept. Rules of arrays, calls and devices: losses/loss.hpp.
+// docs/design/0021-feature-losses.md.
 
 namespace tutti {
 namespace internal::losses {
@@ -70,7 +71,7 @@ struct FeatureQueueOptions {
   std::int64_t dims = 0;  ///< D. Required with a queue.
 };
 
-/// How the losses compute. Only `in_double` and `gemm` change a result.
+/// Options of the computation. Only `in_double` and `gemm` change a result.
 struct FeatureEngine {
   int threads = 1;  ///< Threads of this rank in a call.
   /// Rows and columns of the logits that a thread takes at a time: multiples of 128 and 512.

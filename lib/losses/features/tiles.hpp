@@ -46,7 +46,7 @@ struct Tile {
 template <typename T>
 using TileFunction = std::function<void(const Tile<T>& tile)>;
 
-/// What a loss does with the sums over rows, which come from tiles of the call and of the queue.
+/// The rules of a loss for its sums over rows, which come from tiles of the call and of the queue.
 struct GradientRules {
   /// grad_scale and grad_bias take the sums of each side this many times.
   std::array<double, 2> of_call{1, 0}, of_queue{1, 1};
