@@ -89,11 +89,6 @@ void join(const ClusterInfo& info, const RunOptions& options, RankSource& source
     told.store = options.store;
     told.hosts_store = true;
   }
-  if (told.store.empty())
-    throw Failure(Exit::unavailable,
-                  fmt::format("launcher {} started {} processes, but they have no common store; "
-                              "pass --store or set TUTTI_STORE",
-                              info.launcher, info.size));
   source.group.store = open(told, options);
 }
 
