@@ -70,7 +70,8 @@ std::shared_ptr<Store> open(const ClusterInfo& info, const RunOptions& options) 
     return open_cluster_store(info, options.timeout);
   } catch (const Error& error) {
     const bool typo = error.code() == Errc::invalid_argument && !options.store.empty();
-    throw Failure(typo ? Exit::usage : Exit::unavailable, error.message());
+    throw Failure(typo ? Exit::usage : Exit::unavailable,
+                  error.message() + (info.store.empty() ? "; or pass --store" : ""));
   }
 }
 

@@ -696,7 +696,7 @@ class Refusals(Program):
         one = self.measures("-s", "1K", *QUICK, RANK="0", WORLD_SIZE="1")
         self.assertEqual(one["world"]["size"], 1)
         self.assertIs(one["world"]["threads"], False)
-        self.refuses(69, ["bench"], "TUTTI_STORE", "--store", "2 processes", RANK="0", WORLD_SIZE="2")
+        self.refuses(69, ["bench"], "TUTTI_STORE", "--store", "2 ranks", RANK="0", WORLD_SIZE="2")
         self.refuses(69, ["bench"], "WORLD_SIZE", RANK="0")
         self.refuses(64, ["bench", "--store", "nowhere"], "'nowhere'", RANK="0", WORLD_SIZE="2")
         self.refuses(69, ["bench", "-n", "2", "--expect-ranks", "4"], "--expect-ranks 4", "has 2 ranks")
