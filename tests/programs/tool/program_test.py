@@ -403,6 +403,19 @@ class Signals(Program):
         self.assertIn("0 wrong elements", out)
         self.assertIn("interrupted: this size is the last one", err)
 
+    def test_a_second_ctrl_c_soon_after_the_first_ends_the_size(self):
+        start = time.monotonic()
+        with subprocess.Popen([TUTTI, "bench", "-n", "2", "--backend", "local", "-s", "64M", "--min-time", "60s"],
+                              env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            while " p50 " not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.2)
+            process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertLess(time.monotonic() - start, 20)
+
     def test_sigterm_ends_the_size_too(self):
         start = time.monotonic()
         run, _, _ = self.interrupted([signal.SIGTERM], ["-s", "8,16", "--iters", "1000000"], " p50 ")
