@@ -22,6 +22,7 @@
 #include "common/option.hpp"
 #include "common/text.hpp"
 #include "inspect/diagnose.hpp"
+#include "inspect/doctor.hpp"
 #include "inspect/info.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
@@ -32,16 +33,16 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, info, diagnose, schema";
-constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
-                                                "topo",    "doctor", "completions"};
+constexpr std::string_view present = "run, bench, info, diagnose, doctor, schema";
+constexpr std::array<std::string_view, 6> later{"compare", "check", "report",
+                                                "pairs",   "topo",  "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
   for (const char* known :
-       {"run", "bench", "info", "diagnose", "schema", "-h", "--help", "--version"})
+       {"run", "bench", "info", "diagnose", "doctor", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -116,6 +117,16 @@ Exit run(int argc, char** argv) {
   define(*diagnosis, {{"directory", &directory, "the directory of TUTTI_TRACE_DIR", "DIR"},
                       {"-f,--format", &diagnose_format, "text or json", "FORMAT"}});
 
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "what keeps this machine, or a launcher's ranks, from running");
+  DoctorOptions doctor_options;
+  std::string doctor_format = "text";
+  std::string doctor_timeout = "60s";
+  define(*doctor,
+         {{"--backend", &doctor_options.backend, "of the launcher's ranks (auto)", "NAME"},
+          {"--timeout", &doctor_timeout, "how long the ranks wait for each other (60s)", "TIME"},
+          {"-f,--format", &doctor_format, "text or json", "FORMAT"}});
+
   CLI::App* schema =
       app.add_subcommand("schema", "the JSON Schema of what bench and bench step print");
   std::string schema_of = "bench";
@@ -144,6 +155,11 @@ Exit run(int argc, char** argv) {
     if (directory.empty()) refuse("diagnose: no directory; name that of TUTTI_TRACE_DIR");
     const bool json = parse_choice("--format", diagnose_format, formats) == 1;
     return run_diagnose(directory, json);
+  }
+  if (app.got_subcommand(doctor)) {
+    doctor_options.json = parse_choice("--format", doctor_format, formats) == 1;
+    doctor_options.timeout = parse_timeout("--timeout", doctor_timeout);
+    return run_doctor(doctor_options);
   }
   if (app.got_subcommand(info)) {
     const bool json = parse_choice("--format", info_format, formats) == 1;

@@ -176,12 +176,12 @@ void run_collective(Wire& wire, const Op& op, Algorithm algorithm) {
 
 std::string describe_table(bool wakes_a_thread) {
   auto text = fmt::format(
-      "algorithms where {} messages:\n{:<16}{:<13}{:<8}{:<12}{}\n",
+      "algorithms where {} messages:\n{:<20}{:<13}{:<8}{:<12}{}\n",
       wakes_a_thread ? "a thread of the transport moves" : "the thread that waits moves",
       "operation", "", "ranks", "bytes", "algorithm");
   for (const auto& row : table)
     if (row.is_for(wakes_a_thread))
-      text += fmt::format("{:<16}{:<13}{:<8}{:<12}{}\n", tutti::name_of(row.operation),
+      text += fmt::format("{:<20}{:<13}{:<8}{:<12}{}\n", tutti::name_of(row.operation),
                           row.order == Order::fixed ? "order_fixed" : "", limit(row.size, any_size),
                           limit(row.bytes, any_bytes), name_of(row.algorithm));
   return text;

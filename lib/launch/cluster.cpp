@@ -19,7 +19,7 @@
 #include "values/fail.hpp"
 #include "values/hash.hpp"
 
-namespace tutti {
+namespace [[gnu::visibility("default")]] tutti {
 
 ClusterEnvironment::~ClusterEnvironment() = default;
 
@@ -278,13 +278,17 @@ void internal::read_store(ClusterInfo& info) {
   }
 }
 
+std::vector<std::string> unknown_variables() {
+  return internal::unknown_variables(environ);
+}
+
 std::optional<ClusterInfo> VariablesEnvironment::detect() const {
   const Names* names = first_set(std::begin(launchers));
   if (names == nullptr) return std::nullopt;
   ClusterInfo info;
   read_ranks(*names, info);
   if (static std::atomic<bool> told{false}; info.rank == 0 && !told.exchange(true))
-    for (const std::string& sentence : internal::unknown_variables(environ))
+    for (const std::string& sentence : unknown_variables())
       default_logger()(LogLevel::warning, sentence);
   refuse_leftover(info);
   internal::read_store(info);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <exception>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -15,6 +14,8 @@
 #include <tutti/store/token.hpp>
 
 #include "launch/cluster.hpp"
+#include "launch/hosted_store.hpp"
+#include "launch/published_store.hpp"
 #include "store/is_listening.hpp"
 #include "values/fail.hpp"
 
@@ -44,28 +45,8 @@ namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
 constexpr std::string_view tcp = "tcp://";
-constexpr auto leave_timeout = std::chrono::seconds(10);
-/// leave_timeout while an exception unwinds the stack.
-constexpr auto unwinding_leave_timeout = std::chrono::seconds(1);
 /// The pause before a taken port is tried again.
 constexpr auto hold_pause = std::chrono::milliseconds(100);
-
-/// A store's server and this process's connection to it.
-struct HostedStore {
-  std::unique_ptr<StoreServer> server{};
-  std::shared_ptr<Store> client{};
-  int unwinding = std::uncaught_exceptions();
-
-  HostedStore() = default;
-  HostedStore(const HostedStore&) = delete;
-  HostedStore& operator=(const HostedStore&) = delete;
-  ~HostedStore() {
-    client.reset();
-    if (server == nullptr) return;
-    const bool unwinds = std::uncaught_exceptions() > unwinding;
-    server->wait_until_left(unwinds ? unwinding_leave_timeout : leave_timeout);
-  }
-};
 
 /// The address to listen on so that every rank reaches `host`. A numeric address is used unchanged.
 /// For a name the server listens on all interfaces, because the name may resolve differently here
@@ -129,7 +110,7 @@ std::string hosted_address(const ClusterInfo& info) {
 std::shared_ptr<Store> host_store(const std::string& address, const ClusterInfo& info,
                                   const StoreIdentity& identity, std::chrono::nanoseconds timeout) {
   const auto [host, port] = parse_tcp(address);
-  auto hosted = std::make_shared<HostedStore>();
+  auto hosted = std::make_shared<internal::HostedStore>();
   const auto deadline = Deadline::after(timeout);
   const StoreServerOptions options{.host = listen_address(host),
                                    .port = port,
@@ -164,6 +145,7 @@ const BackendEntry* find_backend(std::string_view backend) {
 
 std::shared_ptr<Store> open_cluster_store(const ClusterInfo& info,
                                           std::chrono::nanoseconds timeout) {
+  if (internal::can_publish_store(info)) return internal::open_published_store(info, timeout);
   if (info.store.empty())
     internal::failf(Errc::invalid_argument,
                     "{} ranks need a store to find each other, and {}; set "

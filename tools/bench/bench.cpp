@@ -201,7 +201,7 @@ class OnSignal {
     // Ctrl-C.
     const auto now = Clock::now();
     const bool again = interrupt_.asked();
-    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(300)) return;
+    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(100)) return;
     last_ = now;
     bool going_on = false;
     if (signal == SIGINT && !again) {

@@ -178,7 +178,18 @@ std::string info_text() {
     text += "\n";
   }
   text += "auto\n";
-  for (const Auto& choice : auto_choices())
+  std::vector<Auto> choices = auto_choices();
+  for (std::size_t i = 0; i + 1 < choices.size();) {
+    const auto& next = choices[i + 1];
+    if (choices[i].device != next.device || choices[i].because != next.because) {
+      ++i;
+      continue;
+    }
+    // One line for the reason that there is none.
+    choices[i].ranks = "all ranks";
+    choices.erase(choices.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+  for (const Auto& choice : choices)
     text += fmt::format("  {:<6}{:<28}{}: {}\n", choice.device, choice.ranks,
                         choice.name.empty() ? "nothing" : choice.name, choice.because);
   for (const BackendState& state : backend_states()) {

@@ -37,7 +37,7 @@ constexpr auto signal_grace = 10s;
 /// A signal sent to both a process and its group arrives twice; within this time it counts once.
 /// Longer than the interval in which the ranks ignore a repeated signal, so that the ranks count
 /// every forwarded signal.
-constexpr auto again_time = 500ms;
+constexpr auto again_time = 100ms;
 /// Time for the ranks to save results after the second signal.
 constexpr auto again_grace = 5s;
 
@@ -89,6 +89,8 @@ class Launch {
   void reap();
   bool goes_on_without(const RankProcess& rank);
   void judge(const std::vector<RankProcess*>& ended);
+  void tell_stopped(const RankProcess& rank, int signal);
+  std::string name(const RankProcess& rank) const;
   std::string describe(const RankProcess& rank) const;
   void end_after_failure();
   void end_in(std::chrono::nanoseconds time);
@@ -98,7 +100,7 @@ class Launch {
   Sink& err() { return err_ ? *err_ : *out_; }
 
   const LaunchOptions& options_;
-  OrphanReaper reaper_{};  // Before parent_, which would adopt the reaper.
+  OrphanReaper reaper_{};  // Before parent_, whose signals it must not block.
   ParentScope parent_{};   // Before all threads, which inherit its signal mask.
   Rendezvous rendezvous_;
   std::unique_ptr<Sink> out_{};
@@ -294,7 +296,7 @@ void Launch::reap() {
   std::vector<RankProcess*> ended;
   while (!no_child_) {
     int status = 0;
-    const pid_t pid = ::waitpid(-1, &status, WNOHANG);
+    const pid_t pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED);
     if (pid == 0) break;
     if (pid < 0) {
       no_child_ = errno == ECHILD;
@@ -303,6 +305,10 @@ void Launch::reap() {
     const auto rank = std::find_if(ranks_.begin(), ranks_.end(),
                                    [pid](const RankProcess& r) { return r.pid == pid; });
     if (rank == ranks_.end()) continue;  // An orphan of a rank.
+    if (WIFSTOPPED(status)) {
+      tell_stopped(*rank, WSTOPSIG(status));
+      continue;
+    }
     rank->status = status;
     --running_;
     ended.push_back(&*rank);
@@ -348,10 +354,21 @@ bool Launch::goes_on_without(const RankProcess& rank) {
   return true;
 }
 
-std::string Launch::describe(const RankProcess& rank) const {
+/// Ranks that a peer waits for may be stopped by mistake. The launcher passes SIGTSTP on itself.
+void Launch::tell_stopped(const RankProcess& rank, int signal) {
+  if (signal == SIGTSTP || ending_) return;
+  err().waiting() += fmt::format("{}is stopped by signal {} ({}); kill -CONT {} continues it\n",
+                                 name(rank), signal, ::strsignal(signal), rank.pid);
+}
+
+std::string Launch::name(const RankProcess& rank) const {
   auto text = fmt::format("rank {}", rank.rank);
   if (options_.nodes > 1) text += fmt::format(" on node {}", options_.node);
-  text += fmt::format(" (pid {}) ", rank.pid);
+  return text + fmt::format(" (pid {}) ", rank.pid);
+}
+
+std::string Launch::describe(const RankProcess& rank) const {
+  const auto text = name(rank);
   const int status = *rank.status;
   if (!WIFSIGNALED(status)) return text + fmt::format("ended with status {}", WEXITSTATUS(status));
   const int signal = WTERMSIG(status);

@@ -1,6 +1,7 @@
 #include "run/orphan_reaper.hpp"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,7 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <tuple>
+#include <utility>
 
 #include "common/exit_code.hpp"
 
@@ -20,11 +21,11 @@ constexpr std::size_t most_groups = 4096;
 /// Reads process groups until the launcher ends, then kills them. A positive number adds a group, a
 /// negative one removes it. Async-signal-safe, because the process may have had threads before the
 /// fork.
-[[noreturn]] void reap(int pipe, int ended) {
+[[noreturn]] void reap(int pipe) {
   ::setsid();  // The terminal's signals are for the launcher.
   // An inherited output pipe would stay open, and its reader would wait for more.
-  if (::dup2(pipe, 0) < 0 || ::dup2(ended, 1) < 0) ::_exit(1);
-  ::close_range(2, ~0U, 0);
+  if (::dup2(pipe, 0) < 0) ::_exit(1);
+  ::close_range(1, ~0U, 0);
   static std::array<pid_t, most_groups> groups;
   std::size_t count = 0;
   pid_t group = 0;
@@ -43,27 +44,19 @@ constexpr std::size_t most_groups = 4096;
 }  // namespace
 
 OrphanReaper::OrphanReaper() {
-  Descriptor their_groups, their_ended;
-  std::tie(their_groups, groups_) = make_pipe();
-  std::tie(ended_, their_ended) = make_pipe();
-  const pid_t middle = ::fork();
-  if (middle == 0) {
-    const pid_t reaper = ::fork();
-    if (reaper == 0) reap(their_groups.get(), their_ended.get());
-    ::_exit(reaper > 0 ? 0 : 1);
-  }
-  int status = 1;
-  while (middle > 0 && ::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status != 0)
+  auto [their_groups, our_groups] = make_pipe();
+  // As fork(), but without SIGCHLD at its end: waitpid(-1) leaves out such a child.
+  reaper_ = static_cast<pid_t>(::syscall(SYS_clone, 0UL, nullptr, nullptr, nullptr, nullptr));
+  if (reaper_ == 0) reap(their_groups.get());
+  if (reaper_ < 0)
     throw Failure(Exit::unavailable,
                   fmt::format("cannot start another process: {}", std::strerror(errno)));
+  groups_ = std::move(our_groups);
 }
 
 OrphanReaper::~OrphanReaper() {
   groups_.close();
-  char nothing = 0;
-  while (::read(ended_.get(), &nothing, 1) < 0 && errno == EINTR) {
+  while (::waitpid(reaper_, nullptr, static_cast<int>(__WCLONE)) < 0 && errno == EINTR) {
   }
 }
 

@@ -8,7 +8,7 @@ namespace tutti::tool {
 
 /// A process that waits until this process ends, even by SIGKILL, and then kills the process groups
 /// that are still watched. Without it, a program started by a rank that is a script would outlive
-/// the launcher. The reaper is not a child of this process.
+/// the launcher. waitpid(-1) does not return the reaper.
 class OrphanReaper {
  public:
   /// @throws Failure unavailable if it cannot be started.
@@ -25,7 +25,7 @@ class OrphanReaper {
   void send(pid_t group);
 
   Descriptor groups_{};  // Closed at the end of this process.
-  Descriptor ended_{};   // Closed at the end of the reaper.
+  pid_t reaper_ = -1;
 };
 
 }  // namespace tutti::tool

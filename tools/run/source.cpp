@@ -70,7 +70,8 @@ std::shared_ptr<Store> open(const ClusterInfo& info, const RunOptions& options) 
     return open_cluster_store(info, options.timeout);
   } catch (const Error& error) {
     const bool typo = error.code() == Errc::invalid_argument && !options.store.empty();
-    throw Failure(typo ? Exit::usage : Exit::unavailable, error.message());
+    throw Failure(typo ? Exit::usage : Exit::unavailable,
+                  error.message() + (info.store.empty() ? "; or pass --store" : ""));
   }
 }
 
@@ -89,11 +90,6 @@ void join(const ClusterInfo& info, const RunOptions& options, RankSource& source
     told.store = options.store;
     told.hosts_store = true;
   }
-  if (told.store.empty())
-    throw Failure(Exit::unavailable,
-                  fmt::format("launcher {} started {} processes, but they have no common store; "
-                              "pass --store or set TUTTI_STORE",
-                              info.launcher, info.size));
   source.group.store = open(told, options);
 }
 

@@ -403,6 +403,19 @@ class Signals(Program):
         self.assertIn("0 wrong elements", out)
         self.assertIn("interrupted: this size is the last one", err)
 
+    def test_a_second_ctrl_c_soon_after_the_first_ends_the_size(self):
+        start = time.monotonic()
+        with subprocess.Popen([TUTTI, "bench", "-n", "2", "--backend", "local", "-s", "64M", "--min-time", "60s"],
+                              env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            while " p50 " not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.2)
+            process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertLess(time.monotonic() - start, 20)
+
     def test_sigterm_ends_the_size_too(self):
         start = time.monotonic()
         run, _, _ = self.interrupted([signal.SIGTERM], ["-s", "8,16", "--iters", "1000000"], " p50 ")
@@ -640,12 +653,12 @@ class Refusals(Program):
         for option in ("--devices", "--groups", "--peak", "-m", "-z", "-G"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
-        for name in ("compare", "check", "report", "pairs", "topo", "doctor", "completions"):
-            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, info, diagnose, schema")
+        for name in ("compare", "check", "report", "pairs", "topo", "completions"):
+            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, info, diagnose, doctor, schema")
 
     def test_subcommands(self):
-        self.refuses(64, ["bensh"], "'bensh'", "run, bench, info, diagnose, schema")
-        self.refuses(64, [], "run, bench, info, diagnose, schema")
+        self.refuses(64, ["bensh"], "'bensh'", "run, bench, info, diagnose, doctor, schema")
+        self.refuses(64, [], "run, bench, info, diagnose, doctor, schema")
         self.refuses(64, ["--frobnicate"], "--frobnicate")
         self.refuses(64, ["info", "-f", "xml"], "'xml'")
         self.refuses(64, ["info", "more"], "more")
@@ -696,7 +709,7 @@ class Refusals(Program):
         one = self.measures("-s", "1K", *QUICK, RANK="0", WORLD_SIZE="1")
         self.assertEqual(one["world"]["size"], 1)
         self.assertIs(one["world"]["threads"], False)
-        self.refuses(69, ["bench"], "TUTTI_STORE", "--store", "2 processes", RANK="0", WORLD_SIZE="2")
+        self.refuses(69, ["bench"], "TUTTI_STORE", "--store", "2 ranks", RANK="0", WORLD_SIZE="2")
         self.refuses(69, ["bench"], "WORLD_SIZE", RANK="0")
         self.refuses(64, ["bench", "--store", "nowhere"], "'nowhere'", RANK="0", WORLD_SIZE="2")
         self.refuses(69, ["bench", "-n", "2", "--expect-ranks", "4"], "--expect-ranks 4", "has 2 ranks")

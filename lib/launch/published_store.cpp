@@ -1,0 +1,236 @@
+#include "launch/published_store.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tutti/store/token.hpp>
+
+#include "launch/hosted_store.hpp"
+#include "launch/pmi.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::internal {
+namespace {
+
+constexpr std::string_view published_key = "tutti-store";
+/// The first word of the published text; another one is of another version.
+constexpr std::string_view published_form = "tutti1";
+/// The time for which a rank tries one address before it tries the next.
+constexpr auto address_timeout = std::chrono::seconds(2);
+
+/// Where the store of rank 0 is.
+struct PublishedStore {
+  int port = 0;  ///< 0: rank 0 cannot host it.
+  StoreToken token{};
+  std::vector<std::string> addresses{};
+};
+
+/// The address that this host uses towards addresses it has no other route to; empty without such a
+/// route. No packet is sent.
+std::string default_route_address() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(9);
+  ::inet_pton(AF_INET, "192.0.2.1", &address.sin_addr);  // Of no host: TEST-NET-1.
+  const int probe = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  socklen_t size = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  std::array<char, INET_ADDRSTRLEN> text{};
+  const bool found = ::connect(probe, generic, size) == 0 &&
+                     ::getsockname(probe, generic, &size) == 0 &&
+                     ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size()) != nullptr;
+  if (probe >= 0) ::close(probe);
+  return found ? text.data() : std::string();
+}
+
+/// The addresses of this host that other hosts may reach, the likeliest first; loopback alone if
+/// there is no other.
+std::vector<std::string> addresses_for_others() {
+  std::vector<std::string> found;
+  const auto add = [&found](std::string address) {
+    if (std::ranges::find(found, address) == found.end()) found.push_back(std::move(address));
+  };
+  if (auto address = default_route_address(); !address.empty()) add(std::move(address));
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) == 0) {
+    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
+    for (const int family : {AF_INET, AF_INET6})
+      for (const auto* i = first; i != nullptr; i = i->ifa_next) {
+        if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
+        if ((i->ifa_flags & IFF_UP) == 0U || (i->ifa_flags & IFF_LOOPBACK) != 0U) continue;
+        std::array<char, INET6_ADDRSTRLEN> text{};
+        const auto* v4 = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
+        const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
+        if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
+        const void* number = family == AF_INET ? static_cast<const void*>(&v4->sin_addr)
+                                               : static_cast<const void*>(&v6->sin6_addr);
+        if (::inet_ntop(family, number, text.data(), text.size()) != nullptr) add(text.data());
+      }
+  }
+  if (found.empty()) found.emplace_back("127.0.0.1");
+  return found;
+}
+
+/// "tutti1,PORT,TOKEN,ADDRESS,..." with as many addresses as fit.
+std::string to_text(const PublishedStore& store, std::size_t most_letters) {
+  std::string text = fmt::format("{},{},{}", published_form, store.port, store.token.text());
+  for (const auto& address : store.addresses)
+    if (text.size() + 1 + address.size() <= most_letters) text += "," + address;
+  return text;
+}
+
+PublishedStore from_text(std::string_view text) {
+  std::vector<std::string> fields(1);
+  for (const char letter : text)
+    if (letter == ',')
+      fields.emplace_back();
+    else
+      fields.back() += letter;
+  if (fields.front() != published_form || fields.size() < 3)
+    failf(Errc::mismatch,
+          "the launcher's key-value space has no '{}' of this version of tutti; expected a text "
+          "that begins with '{}': every rank needs the same version",
+          published_key, published_form);
+  PublishedStore store;
+  std::from_chars(fields[1].data(), fields[1].data() + fields[1].size(), store.port);
+  if (store.port == 0) fail(Errc::backend, "rank 0 cannot host the store; its own error says why");
+  if (!fields[2].empty()) store.token = StoreToken::from_text(fields[2]);
+  store.addresses.assign(fields.begin() + 3, fields.end());
+  return store;
+}
+
+/// Connects to the first address that answers.
+std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreIdentity& identity,
+                                      std::chrono::nanoseconds timeout) {
+  const auto deadline = Deadline::after(timeout);
+  std::string failures;
+  bool may_answer_later = true;
+  do {
+    failures.clear();
+    may_answer_later = false;
+    for (const auto& address : place.addresses) {
+      try {
+        const auto slice = std::min<std::chrono::nanoseconds>(address_timeout, timeout);
+        (void)make_tcp_store(address, place.port, slice, identity);
+        // Again with a longer timeout, which limits the calls.
+        return make_tcp_store(address, place.port, timeout, identity);
+      } catch (const Error& error) {
+        may_answer_later = may_answer_later || error.code() == Errc::timeout;
+        failures += fmt::format("; {}: {}", address, error.message());
+      }
+    }
+  } while (may_answer_later && !deadline.expired());
+  failf(Errc::timeout,
+        "rank {} of {} cannot reach the store of rank 0, port {}{}; let TCP connections to rank "
+        "0's host pass, or set TUTTI_STORE to an address that every rank reaches",
+        identity.rank, identity.size, place.port, failures);
+}
+
+/// What this process knows of the exchange.
+struct Exchange {
+  std::mutex mutex{};
+  std::optional<PublishedStore> place{};
+  std::weak_ptr<HostedStore> hosted{};  // On rank 0.
+};
+
+Exchange& exchange_of_this_process() {
+  static Exchange exchange;
+  return exchange;
+}
+
+void host(HostedStore& hosted, const ClusterInfo& info, PublishedStore& place) {
+  hosted.server = std::make_unique<StoreServer>(StoreServerOptions{.host = "*",
+                                                                   .port = place.port,
+                                                                   .token = place.token,
+                                                                   .job = info.job,
+                                                                   .generation = info.generation,
+                                                                   .size = info.size});
+  place.port = hosted.server->port();
+}
+
+/// The exchange itself. On rank 0 it makes the server.
+PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, HostedStore* hosted,
+                              Deadline deadline) {
+  PmiConnection launcher(deadline);
+  PublishedStore place;
+  std::exception_ptr failure;
+  if (hosted != nullptr) {
+    try {
+      place.token = token || info.open_store ? token : StoreToken::random();
+      place.addresses = addresses_for_others();
+      host(*hosted, info, place);
+    } catch (const Error&) {
+      failure = std::current_exception();
+      place = {};
+    }
+    // The token of a file stays in the file.
+    launcher.put(published_key,
+                 to_text({place.port, token ? StoreToken() : place.token, place.addresses},
+                         launcher.most_letters()));
+  }
+  launcher.wait_for_all();
+  if (failure) std::rethrow_exception(failure);
+  if (hosted == nullptr) {
+    place = from_text(launcher.get(published_key));
+    if (token) place.token = token;
+  }
+  return place;
+}
+
+}  // namespace
+
+bool can_publish_store(const ClusterInfo& info) {
+  return info.store.empty() && info.size > 1 && info.of_ranks && info.launcher == "PMI" &&
+         !PmiConnection::given().empty();
+}
+
+std::shared_ptr<Store> open_published_store(const ClusterInfo& info,
+                                            std::chrono::nanoseconds timeout) {
+  if (info.token_file.empty() && !StoreToken::available() && !info.open_store)
+    failf(Errc::invalid_argument,
+          "the store of {} ranks would listen for other hosts without authentication, because this "
+          "tutti was built without OpenSSL; set TUTTI_STORE_OPEN=1 if only trusted programs reach "
+          "this network",
+          info.size);
+  const auto token = info.token_file.empty() ? StoreToken() : StoreToken::read(info.token_file);
+  auto& exchange = exchange_of_this_process();
+  const std::lock_guard lock(exchange.mutex);
+  auto hosted = info.rank == 0 ? exchange.hosted.lock() : nullptr;
+  const bool hosts = info.rank == 0 && hosted == nullptr;
+  if (hosts) hosted = std::make_shared<HostedStore>();
+  if (!exchange.place)
+    exchange.place = exchange_place(info, token, hosted.get(), Deadline::after(timeout));
+  else if (hosts)
+    host(*hosted, info, *exchange.place);
+  const auto& place = *exchange.place;
+  auto client = connect_to_any(place,
+                               {.token = place.token,
+                                .job = place.token ? info.job : std::string(),
+                                .generation = info.generation,
+                                .rank = info.rank,
+                                .size = info.size},
+                               timeout);
+  if (hosted == nullptr) return client;
+  exchange.hosted = hosted;
+  using Both = std::pair<std::shared_ptr<HostedStore>, std::shared_ptr<Store>>;
+  return {std::make_shared<Both>(hosted, client), client.get()};
+}
+
+}  // namespace tutti::internal

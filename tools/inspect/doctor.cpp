@@ -1,0 +1,293 @@
+#include "inspect/doctor.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <tutti/cluster.hpp>
+#include <tutti/error.hpp>
+#include <tutti/init.hpp>
+
+#include "common/duration.hpp"
+#include "common/text.hpp"
+#include "inspect/checkup.hpp"
+#include "inspect/network.hpp"
+#include "report/json.hpp"
+#include "report/output.hpp"
+#include "run/ranks.hpp"
+
+namespace tutti::tool {
+
+void describe(Fields& fields, const Check& check) {
+  fields("level", check.level);
+  fields("area", check.area);
+  fields("text", check.text);
+  fields("remedy", unless_empty(check.remedy));
+  fields("ranks", unless_empty(check.ranks));
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+using enum Level;
+
+/// A connection that takes longer is reported.
+constexpr auto connect_timeout = 2s;
+/// Clocks of hosts may differ by this much: `tutti diagnose` compares their times.
+constexpr auto most_skew = 1000ms;
+
+/// The last time at which the ranks wait for each other is later than the group's timeout.
+constexpr auto end_timeout = 10s;
+
+std::size_t count(const std::vector<Check>& checks, Level level) {
+  return static_cast<std::size_t>(std::ranges::count(checks, level, &Check::level));
+}
+
+/// The output of --format json.
+struct Report {
+  int ranks = 1;
+  const std::vector<Check>& checks;
+};
+
+void describe(Fields& fields, const Report& report) {
+  fields("ranks", report.ranks);
+  fields("problems", count(report.checks, problem));
+  fields("warnings", count(report.checks, warning));
+  fields("checks", report.checks);
+}
+
+Exit print_report(const std::vector<Check>& checks, int ranks, const DoctorOptions& options) {
+  if (options.json) {
+    fmt::print("{}", to_json(Fields::object(Report{ranks, checks})));
+  } else {
+    for (const Check& check : checks) {
+      const bool one = check.ranks.find_first_of(",-") == std::string::npos;
+      const auto who = check.ranks.empty() || check.area == "ranks"
+                           ? std::string()
+                           : fmt::format("rank{} {}: ", one ? "" : "s", check.ranks);
+      fmt::print("{:<8} {:<10} {}{}\n", name_of(check.level), check.area, who, check.text);
+      if (!check.remedy.empty()) fmt::print("{:<19} -> {}\n", "", check.remedy);
+    }
+    const auto problems = static_cast<std::int64_t>(count(checks, problem));
+    const auto warnings = static_cast<std::int64_t>(count(checks, warning));
+    fmt::print("{}: {}, {}\n", plural(ranks, "process", "processes"), plural(problems, "problem"),
+               plural(warnings, "warning"));
+  }
+  flush(stdout);
+  return count(checks, problem) == 0 ? Exit::ok : Exit::found;
+}
+
+/// The exchanges of the ranks of a launcher, through the store alone until the last step.
+class Ranks {
+ public:
+  Ranks(ClusterInfo info, std::shared_ptr<Store> base, const DoctorOptions& options)
+      : info_(std::move(info)),
+        base_(std::move(base)),
+        store_(make_prefix_store(base_, "doctor/")),
+        options_(options),
+        port_(base_->local_address()) {}
+
+  Exit run(Checkup mine) {
+    if (port_.port == 0 && info_.store.starts_with("tcp://"))
+      mine.add(warning, "network", "no port for the other ranks: " + port_.why, "");
+    publish("checkup", mine);
+    publish("port", Attempt{info_.rank, base_->local_address(), port_.port, {}});
+    if (info_.rank == 0) return lead();
+    const auto go_on = Deadline::after(options_.timeout + end_timeout);
+    if (store_->get_text("all", go_on) == "here") {
+      compare_clock(info_.rank);
+      Checkup later{.pid = mine.pid};
+      connect(later);
+      try_group(later);
+      publish("later", later);
+    }
+    const auto end = Deadline::after(2 * options_.timeout + end_timeout);
+    return from_message<Exit>(store_->get_text("status", end));
+  }
+
+ private:
+  template <typename T>
+  void publish(std::string_view what, const T& value) {
+    store_->set(fmt::format("{}/{}", what, info_.rank), to_message(value));
+  }
+  template <typename T>
+  T get(std::string_view what, int rank, const Deadline& deadline) {
+    return from_message<T>(store_->get_text(fmt::format("{}/{}", what, rank), deadline));
+  }
+
+  /// The checkups of all ranks; fills `missing` with ranks that sent none.
+  std::vector<Checkup> collect(std::string_view what, std::vector<int>& missing,
+                               const Deadline& deadline) {
+    std::vector<Checkup> all(static_cast<std::size_t>(info_.size));
+    for (int rank = 0; rank < info_.size; ++rank) try {
+        all[static_cast<std::size_t>(rank)] = get<Checkup>(what, rank, deadline);
+      } catch (const Error& error) {
+        if (error.code() != Errc::timeout) throw;
+        missing.push_back(rank);
+      }
+    return all;
+  }
+
+  Exit lead() {
+    std::vector<int> missing;
+    auto all = collect("checkup", missing, Deadline::after(options_.timeout));
+    store_->set("all", missing.empty() ? "here" : "missing");
+    std::vector<Check> checks;
+    if (missing.empty()) {
+      checks = compare(all);
+      for (int rank = 1; rank < info_.size; ++rank) answer_clock(rank, checks);
+      Checkup own{.pid = all.front().pid};
+      connect(own);
+      try_group(own);
+      publish("later", own);
+      const auto later = collect("later", missing, Deadline::after(options_.timeout + end_timeout));
+      for (Check& check : compare(later)) checks.push_back(std::move(check));
+    } else {
+      checks = compare(all);  // What the others say may be the reason.
+    }
+    if (!missing.empty())
+      checks.push_back(
+          {problem, "ranks",
+           fmt::format("no report of rank{} {} within {}", missing.size() == 1 ? "" : "s",
+                       format_ranges(missing), format_duration(options_.timeout)),
+           "Look at what they print: they may not reach the store, or have ended",
+           format_ranges(missing)});
+    const auto status = print_report(checks, info_.size, options_);
+    store_->set("status", to_message(status));
+    return status;
+  }
+
+  // Rank 0 says its time to each rank in turn; the middle of the question and the answer is when.
+  using Wall = std::chrono::system_clock;
+  static std::int64_t now_us() {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Wall::now().time_since_epoch())
+        .count();
+  }
+  void answer_clock(int rank, std::vector<Check>& checks) {
+    const auto deadline = Deadline::after(options_.timeout);
+    const auto key = fmt::format("clock/{}", rank);
+    store_->set(key + "/turn", "");
+    (void)store_->get_text(key + "/ask", deadline);
+    store_->set(key + "/time", std::to_string(now_us()));
+    const auto skew = std::stoll(store_->get_text(key + "/skew", deadline));
+    if (std::abs(skew) > std::chrono::microseconds(most_skew).count())
+      checks.push_back({warning, "clock",
+                        fmt::format("the clock is {:.1f} s {} that of rank 0",
+                                    static_cast<double>(std::abs(skew)) * 1e-6,
+                                    skew > 0 ? "ahead of" : "behind"),
+                        "Synchronise the hosts (NTP): `tutti diagnose` compares their times",
+                        std::to_string(rank)});
+  }
+  void compare_clock(int rank) {
+    const auto deadline = Deadline::after(options_.timeout);
+    const auto key = fmt::format("clock/{}", rank);
+    (void)store_->get_text(key + "/turn", deadline);
+    const auto asked = now_us();
+    store_->set(key + "/ask", "");
+    const auto time = std::stoll(store_->get_text(key + "/time", deadline));
+    const auto heard = now_us();
+    // As far as the time of the exchange cannot explain it.
+    const auto skew = (asked + heard) / 2 - time;
+    const auto error = (heard - asked) / 2;
+    store_->set(key + "/skew", std::to_string(std::abs(skew) <= error ? 0
+                                              : skew > 0              ? skew - error
+                                                                      : skew + error));
+  }
+
+  /// Connects to the first rank at each address, and to the next rank.
+  void connect(Checkup& later) {
+    const auto deadline = Deadline::after(options_.timeout);
+    std::vector<Attempt> attempts;
+    for (int other = 0; other < info_.size; ++other) {
+      auto attempt = get<Attempt>("port", other, deadline);
+      const bool next = other == (info_.rank + 1) % info_.size;
+      const bool known = std::ranges::any_of(
+          attempts, [&](const Attempt& a) { return a.address == attempt.address; });
+      if (attempt.port != 0 && (next || !known)) attempts.push_back(std::move(attempt));
+    }
+    connect_to_all(attempts, connect_timeout);
+    std::string reached;
+    for (const Attempt& attempt : attempts)
+      if (!attempt.failure.empty())
+        later.add(problem, "network",
+                  fmt::format("cannot connect to rank {} at {}, port {}: {}", attempt.rank,
+                              attempt.address, attempt.port, attempt.failure),
+                  "Let TCP connections to all ports pass between the hosts (firewall), or name "
+                  "another interface by TUTTI_IFNAME");
+    if (later.checks.empty() && !attempts.empty())
+      later.add(ok, "network", "each rank can connect to the hosts of the others");
+    store_->add("connected", 1);
+    while (store_->add("connected", 0) < info_.size && !deadline.expired())
+      std::this_thread::sleep_for(2ms);  // A port is open until all have tried it.
+  }
+
+  void try_group(Checkup& later) {
+    const GroupOptions group{.backend = options_.backend,
+                             .store = base_,
+                             .rank = info_.rank,
+                             .size = info_.size,
+                             .timeout = options_.timeout};
+    std::string text;
+    const auto outcome = run_rank(group, {}, [&](Rank& rank) {
+      text = fmt::format("{} over {}: {}", plural(info_.size, "rank"), rank.group.backend(),
+                         rank.group.backend_reason());
+      std::vector<float> x(10'000, 1.0F);
+      rank.group.all_reduce(x);
+    });
+    if (outcome.failed)
+      later.add(problem, "group", outcome.failed->text, "Correct what the text names");
+    else
+      later.add(ok, "group", "all_reduce of " + text);
+  }
+
+  const ClusterInfo info_;
+  const std::shared_ptr<Store> base_;
+  const std::shared_ptr<Store> store_;
+  const DoctorOptions options_;
+  const OpenPort port_;
+};
+
+}  // namespace
+
+Exit run_doctor(const DoctorOptions& options) {
+  std::optional<ClusterInfo> info;
+  std::string failure;
+  try {
+    info = VariablesEnvironment().detect();
+  } catch (const Error& error) {
+    failure = error.message();
+  }
+  Checkup mine = check_machine(info ? info->size : 1);
+  if (!failure.empty()) {
+    mine.add(problem, "launcher", failure, "Correct or unset these variables");
+  } else if (info && info->size > 1) {
+    try {
+      auto store = open_cluster_store(*info, options.timeout);
+      mine.add(ok, "launcher",
+               fmt::format("{} started {} ranks; their store: {}", info->launcher, info->size,
+                           info->store));
+      return Ranks(*info, std::move(store), options).run(std::move(mine));
+    } catch (const Error& error) {
+      mine.add(problem, "store",
+               fmt::format("rank {} of {}: {}", info->rank, info->size, error.message()),
+               "Correct what the text names; every rank needs the same store");
+    }
+  } else {
+    mine.add(ok, "launcher",
+             info ? fmt::format("{} started one rank", info->launcher)
+                  : std::string("none; ranks of a launcher are compared: tutti run "
+                                "-n 2 tutti doctor"));
+    try_backends(mine);
+  }
+  return print_report(mine.checks, 1, options);
+}
+
+}  // namespace tutti::tool

@@ -1,0 +1,94 @@
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "inspect/checkup.hpp"
+#include "run/child.hpp"
+#include "run/ranks.hpp"
+
+namespace tutti::tool {
+namespace {
+
+/// The failure of two threads that reduce an array; empty after success.
+std::string reduce_in_threads(const BackendEntry& entry) {
+  const GroupOptions group{
+      .backend = std::string(entry.name), .size = 2, .timeout = std::chrono::seconds(10)};
+  const auto outcomes = run_threads(
+      group, {},
+      [](Rank& rank) {
+        std::vector<float> x(10'000, 1.0F);
+        rank.group.all_reduce(x);
+      },
+      DevicePlacement({}, entry));
+  for (const Outcome& outcome : outcomes)
+    if (outcome.failed) return outcome.failed->text;
+  return {};
+}
+
+/// The same in a child without stderr: libraries print warnings, and UCX ends a process that lacks
+/// descriptors.
+std::string try_backend(const BackendEntry& entry) {
+  auto [reader, writer] = make_pipe();
+  const pid_t child = ::fork();
+  if (child < 0) return fmt::format("cannot start a process: {}", std::strerror(errno));
+  if (child == 0) {
+    const Descriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    ::dup2(nowhere.get(), STDERR_FILENO);
+    std::string failure;
+    try {
+      failure = reduce_in_threads(entry);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    (void)!::write(writer.get(), failure.data(), std::min<std::size_t>(failure.size(), 4096));
+    ::_exit(0);
+  }
+  writer.close();
+  std::string failure;
+  std::array<char, 4096> bytes{};
+  for (ssize_t n = 0; (n = ::read(reader.get(), bytes.data(), bytes.size())) > 0;)
+    failure.append(bytes.data(), static_cast<std::size_t>(n));
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFSIGNALED(status))
+    return fmt::format("the process was ended by signal {} ({})", WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  return failure;
+}
+
+}  // namespace
+
+void try_backends(Checkup& checkup) {
+  std::string worked;
+  std::map<std::string, std::pair<Level, std::string>> failures;
+  for (const BackendEntry& entry : backends()) {
+    // "hier" uses the other backends.
+    if (!entry.serves({}) || !entry.unavailable().empty() || entry.name == "hier") continue;
+    const auto failure = try_backend(entry);
+    auto& [level, names] = failures[failure];
+    auto& list = failure.empty() ? worked : names;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", entry.name);
+    // "auto" leaves this one out.
+    const bool unused = entry.is_beyond_tcp != nullptr && !entry.is_beyond_tcp();
+    level = std::max(level, unused ? Level::warning : Level::problem);
+  }
+  failures.erase("");
+  for (const auto& [failure, backends] : failures)
+    checkup.add(backends.first, "group",
+                fmt::format("two threads cannot use {}: {}", backends.second, failure),
+                "Correct what the text names, or choose another backend by name");
+  if (!worked.empty())
+    checkup.add(Level::ok, "group", "two threads reduced an array over " + worked);
+}
+
+}  // namespace tutti::tool
