@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,9 @@ struct How {
   const Cell& cell;
   ReduceOp op{};
   CallOptions options{};
+  // For calls that make a group.
+  const GroupOptions* group = nullptr;          ///< The options of the measured group.
+  std::optional<ProcessGroup>* made = nullptr;  ///< Receives the group.
 };
 
 /// The size of an array of a cell.
@@ -83,6 +87,7 @@ struct Collective {
   bool rooted = false;
   bool out_of_place = true;
   bool in_place = false;
+  bool makes_group = false;  ///< Not a collective of data; "all" does not include it.
   std::string_view size_is = "the array of each rank";
   Factor factor = crosses_once;
   Part in = Part::whole;
@@ -93,6 +98,8 @@ struct Collective {
   /// rank's offset.
   Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
+  /// The asynchronous form, which a Coalesce collects. Null if there is none.
+  Work (*start)(ProcessGroup& group, const Arrays& arrays, const How& how) = nullptr;
 
   Extent extent(const Cell& cell) const;
   /// This rank's result; empty without output.
