@@ -126,7 +126,8 @@ OptionList BenchCommand::options() {
       {"--place", &place_, "out, in or both, which has one line for a size (out)", "WHERE", "Work"},
       {"--counts", &counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
        "Work"},
-      {"-m,--aggregate", &aggregate_, "calls that a Coalesce sends as one (1)", "M", "Work"},
+      {"-m,--agg_iters,--aggregate", &aggregate_, "calls that a Coalesce sends as one (1)", "M",
+       "Work"},
 
       {"--mode", &mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing"},
       {"--min-time", &min_time_, "measure each size so long (0.5s; with --watch 0.1s)", "TIME",
@@ -140,7 +141,7 @@ OptionList BenchCommand::options() {
       {"--max-total", &max_total_, "measure no further size after it (10m)", "TIME", "Timing"},
       {"--order", &order_, "of the sizes: size or random", "ORDER", "Timing"},
       {"--cold", &cold_, "rotate over more memory than the cache holds", "", "Timing"},
-      {"-a,--rank-agg", &rank_agg_,
+      {"-a,--average,--rank-agg", &rank_agg_,
        "time of an iteration over ranks: max, mean, min, rank0; or 3, 1, 2, 0", "HOW", "Timing"},
       {"--percentiles", &percentiles_, "of the iterations (50,90,99)", "LIST", "Timing"},
 

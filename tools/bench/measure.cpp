@@ -81,12 +81,19 @@ std::int64_t choose_burst(ProcessGroup& group, Calls& calls) {
 }
 
 /// The compute that lasts as long as a call without it, as in osu_iallreduce. Rank 0 decides, from
-/// the median time of five calls.
-std::chrono::nanoseconds choose_compute(ProcessGroup& group, Calls& calls) {
-  std::array<std::int64_t, 5> ns{};
-  calls.run(ns, false);
-  std::ranges::sort(ns);
-  return std::chrono::nanoseconds(agree(group, calls.calls_per_sample() * ns[ns.size() / 2]));
+/// the calls of at most 0.1 s; the first half of them is warm-up.
+std::chrono::nanoseconds choose_compute(ProcessGroup& group, Calls& calls, const Timing& timing) {
+  const auto time =
+      std::min<std::chrono::nanoseconds>(timing.min_time / 4, std::chrono::milliseconds(100));
+  std::vector<double> all;
+  const auto start = Clock::now();
+  do {
+    std::array<std::int64_t, 5> ns{};
+    calls.run(ns, false);
+    all.insert(all.end(), ns.begin(), ns.end());
+  } while (agree(group, Clock::now() - start < time ? 1 : 0) != 0);
+  const double call_ns = median(std::span(all).subspan(all.size() / 2));
+  return std::chrono::nanoseconds(agree(group, calls.calls_per_sample() * std::llround(call_ns)));
 }
 
 /// The durations of the counted calls of one row, in ns. The preparation and the check of every
@@ -233,7 +240,7 @@ Row measure(Rank& rank, Control& control, Workspace& workspace, const Block& blo
   if (timing.check != Check::none && block.collective->moves_data()) calls.check_once();
   const std::int64_t warmup_calls = warm_up(group, calls, timing);
   calls.set_burst(choose_burst(group, calls));
-  if (timing.overlap) calls.set_compute(choose_compute(group, calls));
+  if (timing.overlap) calls.set_compute(choose_compute(group, calls, timing));
   const std::vector<std::int64_t> ns = durations_of(group, calls, timing);
   Row row = conclude(group, control, block, cell, calls, ns, timing);
   row.warmup_calls = warmup_calls;

@@ -72,7 +72,7 @@ void describe(Fields& fields, const Overlap& overlap) {
   fields("compute_us", overlap.compute_us, "of the compute alone",
          column("compute µs", overlap.compute_us));
   fields("comm_us", overlap.comm_us, "of the call alone", column("comm µs", overlap.comm_us));
-  fields("percent", overlap.percent(), "100 (1 - (overall - compute) / comm), at least 0",
+  fields("percent", overlap.percent(), "100 (1 - (overall - compute) / comm), from 0 to 100",
          {.column = {"overlap", 9, fmt::format("{:.1f}%", overlap.percent())}});
 }
 
@@ -115,7 +115,7 @@ void describe(Fields& fields, const KeyedFit& fit) {
 }
 
 double Overlap::percent() const noexcept {
-  return comm_us > 0 ? std::max(0.0, 100 * (1 - (overall_us - compute_us) / comm_us)) : 0;
+  return comm_us > 0 ? std::clamp(100 * (1 - (overall_us - compute_us) / comm_us), 0.0, 100.0) : 0;
 }
 
 std::optional<double> average_busbw(std::span<const Row> rows) {

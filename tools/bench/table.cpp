@@ -252,7 +252,7 @@ void Table::print_legend(const BenchRecord& record) {
       slowest_us = std::max(slowest_us, row.time_us.mean);
     }
     const std::string advice =
-        options_.timing.iters
+        options_.timing.iters || options_.timing.overlap || options_.timing.check == Check::all
             ? std::string("--iters 100")
             : fmt::format("--min-time {:g}s", round_up_nicely(slowest_us * 1e-6 * 100));
     fmt::print(out_, "  !  {}: p99 is the maximum; use {} for a real p99\n",

@@ -213,14 +213,19 @@ Json overlap_with(const std::function<void()>& wait) {
 }
 
 TEST(Bench, ComputeBesideACallThatSleepsIsHidden) {
-  const Json overlap = overlap_with([] { std::this_thread::sleep_for(20ms); });
-  EXPECT_GE(overlap.at("comm_us"), 20e3);
-  EXPECT_GE(overlap.at("compute_us"), 15e3);
-  const double hidden =
-      100 * (1 - (overlap.at("overall_us").get<double>() - overlap.at("compute_us").get<double>()) /
-                     overlap.at("comm_us").get<double>());
-  EXPECT_NEAR(overlap.at("percent"), std::max(hidden, 0.0), 1e-6);
-  EXPECT_GT(hidden, 20);  // Near 100 on an idle machine.
+  double hidden = 0;
+  // Near 100 on an idle machine; a busy one may run the compute late.
+  for (int tries = 0; tries < 5 && hidden < 50; ++tries) {
+    const Json overlap = overlap_with([] { std::this_thread::sleep_for(20ms); });
+    EXPECT_GE(overlap.at("comm_us"), 20e3);
+    EXPECT_GE(overlap.at("compute_us"), 15e3);
+    EXPECT_GE(overlap.at("overall_us"), 20e3);
+    const double left =
+        overlap.at("overall_us").get<double>() - overlap.at("compute_us").get<double>();
+    hidden = 100 * (1 - left / overlap.at("comm_us").get<double>());
+    EXPECT_NEAR(overlap.at("percent"), std::clamp(hidden, 0.0, 100.0), 1e-6);
+  }
+  EXPECT_GE(hidden, 50);
 }
 
 TEST(Bench, AWatchKeepsTheLastPassesOfEverySize) {
