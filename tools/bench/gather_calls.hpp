@@ -2,7 +2,7 @@
 
 #include <tutti/process_group.hpp>
 
-#include "bench/collectives.hpp"
+#include "bench/cell.hpp"
 
 // The calls of <tutti/gather.hpp>: their result goes to a prepared array, so no allocation is
 // timed.

@@ -43,7 +43,7 @@ void describe_times(Fields& fields, const Row& row) {
   const auto column = [](std::string name, double value) {
     return About{.column = {std::move(name), 11, format_us(value)}};
   };
-  fields("n", us.n, {.at_least = 1, .column = {"iters", 7, fmt::format("{}", us.n), "iterations"}});
+  fields("n", us.n, {.at_least = 1, .column = {"iters", 8, fmt::format("{}", us.n), "iterations"}});
   fields("mean", us.mean);
   fields("min", us.min);
   for (const auto& [p, value] : row.percentiles_us)
