@@ -1,6 +1,7 @@
 #include "common/compute_loop.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/processor_time.hpp"
