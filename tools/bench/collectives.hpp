@@ -6,55 +6,11 @@
 #include <vector>
 
 #include <tutti/process_group.hpp>
-#include <tutti/row_layout.hpp>
 
+#include "bench/cell.hpp"
 #include "bench/pattern.hpp"
 
 namespace tutti::tool {
-
-/// One rank's part of a call. `count` is the size S of the sweep in elements.
-struct Cell {
-  std::int64_t count = 0;
-  int ranks = 1;
-  int rank = 0;
-  int root = 0;
-  RowLayout blocks{};   ///< The blocks of S; of no ranks if S is not divided.
-  bool uneven = false;  ///< The call gets the ranks' row counts.
-
-  std::int64_t block() const noexcept { return blocks[rank]; }
-  std::int64_t at() const noexcept { return blocks.offset(rank); }
-  Rows rows() const& noexcept { return uneven ? Rows(blocks) : Rows(); }
-  Rows rows() && = delete;
-  bool is_root() const noexcept { return rank == root; }
-};
-
-/// The arrays of a cell, in elements; 0 for arrays that this rank does not have. In-place arrays
-/// share one buffer, at these offsets.
-struct Extent {
-  std::int64_t in = 0;
-  std::int64_t out = 0;
-  std::int64_t in_at = 0;
-  std::int64_t out_at = 0;
-};
-
-/// A part of the result: out[at, at + count) comes from `source`.
-struct Piece {
-  std::int64_t at = 0;
-  std::int64_t count = 0;
-  Pattern::Source source{};
-};
-
-struct Arrays {
-  ConstTensorView in{};
-  TensorView out{};
-};
-
-/// The arguments of a call besides its arrays.
-struct How {
-  const Cell& cell;
-  ReduceOp op{};
-  CallOptions options{};
-};
 
 /// The size of an array of a cell.
 enum class Part : std::uint8_t {
@@ -83,6 +39,7 @@ struct Collective {
   bool rooted = false;
   bool out_of_place = true;
   bool in_place = false;
+  bool makes_group = false;  ///< Not a collective of data; "all" does not include it.
   std::string_view size_is = "the array of each rank";
   Factor factor = crosses_once;
   Part in = Part::whole;
@@ -93,6 +50,8 @@ struct Collective {
   /// rank's offset.
   Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
+  /// The asynchronous form, which a Coalesce collects. Null if there is none.
+  Work (*start)(ProcessGroup& group, const Arrays& arrays, const How& how) = nullptr;
 
   Extent extent(const Cell& cell) const;
   /// This rank's result; empty without output.
