@@ -23,6 +23,7 @@
 #include "common/text.hpp"
 #include "inspect/diagnose.hpp"
 #include "inspect/info.hpp"
+#include "report/page.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 #include "step/command.hpp"
@@ -32,8 +33,8 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, info, diagnose, schema";
-constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
+constexpr std::string_view present = "run, bench, report, info, diagnose, schema";
+constexpr std::array<std::string_view, 6> later{"compare", "check",  "pairs",
                                                 "topo",    "doctor", "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
@@ -41,7 +42,7 @@ void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
   for (const char* known :
-       {"run", "bench", "info", "diagnose", "schema", "-h", "--help", "--version"})
+       {"run", "bench", "report", "info", "diagnose", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -105,6 +106,11 @@ Exit run(int argc, char** argv) {
   StepCommand step_command;
   define(*step, step_command.options());
 
+  CLI::App* report =
+      app.add_subcommand("report", "saved runs of bench as one HTML page or picture");
+  ReportCommand report_command;
+  define(*report, report_command.options());
+
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
@@ -145,6 +151,7 @@ Exit run(int argc, char** argv) {
     const bool json = parse_choice("--format", diagnose_format, formats) == 1;
     return run_diagnose(directory, json);
   }
+  if (app.got_subcommand(report)) return report_command.run();
   if (app.got_subcommand(info)) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());

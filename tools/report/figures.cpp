@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,20 +15,29 @@
 namespace tutti::tool {
 namespace {
 
-constexpr double plot_width = 640;
+constexpr double plot_width = 600;
+constexpr double edge = 12;
 constexpr double inner_height = 230;
-constexpr double left_margin = 66;
+constexpr double left_margin = 84;
 constexpr double top_margin = 44;
 constexpr double bottom_margin = 42;
 constexpr double swatch = 22;
-constexpr double widest_name = 170;
+constexpr double widest_name = 160;
 constexpr double line_height = Svg::line_height;
 
+/// "20 ms" of 20000 µs. The number before the unit is at least 1 where there is such a unit.
+std::string with_unit(double value, std::span<const std::string_view> units) {
+  std::size_t unit = 0;
+  for (; unit + 1 < units.size() && value > 999; ++unit) value /= 1e3;
+  return fmt::format("{:.4g} {}", value, units[unit]);
+}
+
 std::string tick_text(Scale scale, double value) {
+  static constexpr std::array<std::string_view, 3> times{"µs", "ms", "s"};
+  static constexpr std::array<std::string_view, 5> rates{"B/s", "KB/s", "MB/s", "GB/s", "TB/s"};
   if (scale == Scale::bytes) return format_bytes(std::llround(value));
-  if (scale == Scale::number) return fmt::format("{:g}", value);
-  if (std::abs(value) < 1e3) return fmt::format("{:g} µs", value);
-  return value < 1e6 ? fmt::format("{:g} ms", value / 1e3) : fmt::format("{:g} s", value / 1e6);
+  if (scale == Scale::us) return with_unit(value, times);
+  return scale == Scale::gbps ? with_unit(value * 1e9, rates) : fmt::format("{:g}", value);
 }
 
 struct Range {
@@ -133,7 +143,7 @@ std::vector<Line> drawn_lines(const Plot& plot) {
 
 double height_of(const Plot& plot) {
   const std::size_t lines = drawn_lines(plot).size();
-  const double note = plot.note.empty() ? 0 : line_height;
+  const double note = plot.note.empty() ? 0 : line_height + 6;
   if (lines == 0) return 1.5 * line_height + note;
   return top_margin + std::max(inner_height, static_cast<double>(lines) * line_height) +
          bottom_margin + note;
@@ -157,30 +167,29 @@ std::string style_of(const Line& line) {
 
 class PlotDrawing {
  public:
-  PlotDrawing(Svg& svg, const Plot& plot, double top)
-      : svg_(svg), plot_(plot), lines_(drawn_lines(plot)), top_(top) {}
+  /// `names`: width of the longest name.
+  PlotDrawing(Svg& svg, const Plot& plot, double top, double names)
+      : svg_(svg), plot_(plot), lines_(drawn_lines(plot)), top_(top), names_(names) {}
 
   void draw() {
-    svg_.text({left_margin, top_ + line_height}, plot_.title, Anchor::start, "ink head");
+    svg_.text({edge, top_ + line_height}, plot_.title, Anchor::start, "ink head");
     if (!lines_.empty()) draw_frame();
     if (!plot_.note.empty())
-      svg_.text({left_margin, top_ + height_of(plot_) - 5}, plot_.note, Anchor::start, "quiet");
+      svg_.text({edge, top_ + height_of(plot_) - 11}, plot_.note, Anchor::start, "quiet");
   }
 
  private:
   void draw_frame() {
-    double names = 0;
     Range xs;
     Range ys;
     for (const Line& line : lines_) {
-      names = std::max(names, text_width(line.name));
       for (const Mark& mark : line.marks) {
         xs.add(mark.x);
         ys.add(mark.y);
         if (mark.to && has_place(plot_.y, *mark.to)) ys.add(*mark.to);
       }
     }
-    const double right = plot_width - std::min(names, widest_name) - swatch - 24;
+    const double right = plot_width - std::min(names_, widest_name) - swatch - 24;
     const double top = top_ + top_margin;
     const double bottom =
         top + std::max(inner_height, static_cast<double>(lines_.size()) * line_height);
@@ -197,7 +206,7 @@ class PlotDrawing {
     }
     svg_.path(std::array<Xy, 3>{{{left_margin, top}, {left_margin, bottom}, {right, bottom}}},
               "axis");
-    svg_.text({left_margin - 8, top - 10}, plot_.y.name, Anchor::start, "quiet");
+    svg_.text({edge, top - 10}, plot_.y.name, Anchor::start, "quiet");
     svg_.text({(left_margin + right) / 2, bottom + 2 * line_height + 2}, plot_.x.name,
               Anchor::middle, "quiet");
     for (const Line& line : lines_) draw_band(line, x, y);
@@ -221,6 +230,7 @@ class PlotDrawing {
     std::vector<Xy> points;
     for (const Mark& mark : line.marks) points.push_back({x(mark.x), y(mark.y)});
     if (line.joined && points.size() > 1) svg_.path(points, "line " + style_of(line));
+    if (line.thin && points.size() > 1) return;
     for (std::size_t i = 0; i < points.size(); ++i)
       svg_.dot(points[i], "dot " + style_of(line), line.marks[i].tip);
   }
@@ -239,7 +249,7 @@ class PlotDrawing {
       if (line.joined)
         svg_.path(std::array<Xy, 2>{{{left, places[i]}, {left + swatch, places[i]}}},
                   "line " + style_of(line));
-      svg_.dot(middle, "dot " + style_of(line), "");
+      if (!line.thin) svg_.dot(middle, "dot " + style_of(line), "");
       svg_.text({left + swatch + 6, places[i] + 4}, line.name);
     }
   }
@@ -248,6 +258,7 @@ class PlotDrawing {
   const Plot& plot_;
   std::vector<Line> lines_;
   double top_;
+  double names_;
 };
 
 }  // namespace
@@ -255,12 +266,16 @@ class PlotDrawing {
 Svg draw(std::string_view title, const std::vector<Plot>& plots) {
   const double head = title.empty() ? 0 : 1.75 * line_height;
   double height = head;
-  for (const Plot& plot : plots) height += height_of(plot);
+  double names = 0;
+  for (const Plot& plot : plots) {
+    height += height_of(plot);
+    for (const Line& line : plot.lines) names = std::max(names, text_width(line.name));
+  }
   Svg svg(plot_width, height, title.empty() && !plots.empty() ? plots.front().title : title);
-  if (!title.empty()) svg.text({14, line_height + 2}, title, Anchor::start, "ink head");
+  if (!title.empty()) svg.text({edge, line_height + 2}, title, Anchor::start, "ink head");
   double top = head;
   for (const Plot& plot : plots) {
-    PlotDrawing(svg, plot, top).draw();
+    PlotDrawing(svg, plot, top, names).draw();
     top += height_of(plot);
   }
   return svg;
@@ -289,7 +304,7 @@ Svg draw(const HeatMap& map) {
       std::max({left + columns * cell.x + 40, bold_title, text_width(map.note) + 24});
   const double height = top + rows * cell.y + (map.note.empty() ? 8 : 1.75 * line_height);
   Svg svg(std::max(width, 320.0), height, map.title);
-  svg.text({12, line_height}, map.title, Anchor::start, "ink head");
+  svg.text({edge, line_height}, map.title, Anchor::start, "ink head");
   svg.text({left - 8, top - 6}, map.row_name, Anchor::end, "quiet");
   svg.text({left, top - 6 - line_height}, map.column_name, Anchor::start, "quiet");
   const double every = std::ceil((widest(map.columns, 0) + 6) / cell.x);
@@ -307,7 +322,7 @@ Svg draw(const HeatMap& map) {
       if (with_text) svg.text({x + cell.x / 2, y + cell.y / 2 + 4}, each.text, Anchor::middle);
     }
   }
-  if (!map.note.empty()) svg.text({12, height - 9}, map.note, Anchor::start, "quiet");
+  if (!map.note.empty()) svg.text({edge, height - 9}, map.note, Anchor::start, "quiet");
   return svg;
 }
 

@@ -13,10 +13,10 @@
 
 namespace tutti::tool {
 
-/// The texts of an axis's ticks: "64 KiB", "20 µs", "0.5".
-enum class Scale : std::uint8_t { bytes, us, number };
+/// The texts of an axis's ticks: "64 KiB", "20 µs", "500 MB/s", "0.5".
+enum class Scale : std::uint8_t { bytes, us, gbps, number };
 template <>
-inline constexpr Names<3> names_of<Scale>{"bytes", "us", "number"};
+inline constexpr Names<4> names_of<Scale>{"bytes", "us", "gbps", "number"};
 
 struct Axis {
   std::string name{};
@@ -36,7 +36,7 @@ struct Line {
   std::string name{};
   std::vector<Mark> marks{};
   int style = 0;       ///< Color style % line_colors; from line_colors on with dashes.
-  bool thin = false;   ///< For lines in the background.
+  bool thin = false;   ///< In the background, without dots.
   bool joined = true;  ///< False: only dots.
 };
 

@@ -101,14 +101,14 @@ std::string escaped(std::string_view text) {
 Svg::Svg(double width, double height, std::string_view title)
     : width_(width), height_(height), title_(title) {}
 
-void Svg::text(Xy at, std::string_view text, Anchor anchor, std::string_view kinds, double room) {
+void Svg::text(Xy at, std::string_view text, Anchor anchor, std::string_view kinds) {
   static constexpr std::array<std::string_view, 3> names{"start", "middle", "end"};
   const double left = at.x - padding;
   const double right = width_ - at.x - padding;
   const std::array<double, 3> rooms{right, 2 * std::min(left, right), left};
   const auto which = static_cast<std::size_t>(anchor);
   const double factor = kinds.find("head") == kinds.npos ? 1 : bold;
-  const std::string shown = fitted(text, std::min(room, rooms[which]) / factor);
+  const std::string shown = fitted(text, rooms[which] / factor);
   parts_ += fmt::format(
       "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}{}</text>\n", at.x, at.y,
       names[which], kinds, escaped(shown), tooltip(shown == text ? std::string_view() : text));
@@ -157,7 +157,7 @@ std::string_view figure_style() {
 .figure .line{fill:none;stroke:currentColor;stroke-width:1.8;stroke-linejoin:round}
 .figure .thin{stroke-width:1.1}.figure .d1{stroke-dasharray:6 3}.figure .d2{stroke-dasharray:2 3}
 .figure .dot,.figure .cell{fill:currentColor}
-.figure .band{fill:currentColor;fill-opacity:.14;stroke:currentColor;stroke-opacity:.14;stroke-width:3;stroke-linejoin:round}
+.figure .band{fill:currentColor;fill-opacity:.1;stroke:currentColor;stroke-opacity:.15;stroke-width:2;stroke-linejoin:round}
 .figure .c0{color:#0072b2}.figure .c1{color:#d55e00}.figure .c2{color:#009e73}.figure .c3{color:#b5308b}
 .figure .c4{color:#8a6d00}.figure .c5{color:#3a9bd0}.figure .c6{color:#6a4bc0}.figure .c7{color:#68727c}
 @media screen and (prefers-color-scheme:dark){

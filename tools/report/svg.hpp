@@ -33,9 +33,9 @@ class Svg {
   /// `title` is what screen readers say.
   Svg(double width, double height, std::string_view title);
 
-  /// `kinds`: classes of figure_style(). `room`: less than to the edge.
+  /// `kinds`: classes of figure_style().
   void text(Xy at, std::string_view text, Anchor anchor = Anchor::start,
-            std::string_view kinds = "ink", double room = 1e9);
+            std::string_view kinds = "ink");
   void path(std::span<const Xy> points, std::string_view kinds, bool closed = false);
   /// `tip`: shown while the pointer is over it; may be empty.
   void dot(Xy at, std::string_view kinds, std::string_view tip);
