@@ -24,6 +24,7 @@
 #include "inspect/diagnose.hpp"
 #include "inspect/doctor.hpp"
 #include "inspect/info.hpp"
+#include "report/page.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 #include "step/command.hpp"
@@ -33,16 +34,15 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, info, diagnose, doctor, schema";
-constexpr std::array<std::string_view, 6> later{"compare", "check", "report",
-                                                "pairs",   "topo",  "completions"};
+constexpr std::string_view present = "run, bench, report, info, diagnose, doctor, schema";
+constexpr std::array<std::string_view, 5> later{"compare", "check", "pairs", "topo", "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known :
-       {"run", "bench", "info", "diagnose", "doctor", "schema", "-h", "--help", "--version"})
+  for (const char* known : {"run", "bench", "report", "info", "diagnose", "doctor", "schema", "-h",
+                            "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -107,6 +107,11 @@ Exit run(int argc, char** argv) {
   StepCommand step_command;
   define(*step, step_command.options());
 
+  CLI::App* report =
+      app.add_subcommand("report", "saved runs of bench as one HTML page or picture");
+  ReportCommand report_command;
+  define(*report, report_command.options());
+
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
@@ -162,6 +167,7 @@ Exit run(int argc, char** argv) {
     doctor_options.timeout = parse_timeout("--timeout", doctor_timeout);
     return run_doctor(doctor_options);
   }
+  if (app.got_subcommand(report)) return report_command.run();
   if (app.got_subcommand(info)) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());

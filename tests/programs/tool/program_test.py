@@ -150,7 +150,7 @@ class Bench(Program):
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
             tutti("bench", "-n", 2, "-s", "1K", "--backend", "nccl", "--out", pathlib.Path(folder, "c.json"))
             self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "none", "r.json")], "none/r.json")
-            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.html")], "r.html", ".csv")
+            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.pdf")], "r.pdf", ".csv")
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
 
     def test_a_full_disk_is_an_error(self):
@@ -660,12 +660,12 @@ class Refusals(Program):
                                ("-N", "--watch"), ("-t", "-n"), ("-p", "bench create")):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release", *words)
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
-        for name in ("compare", "check", "report", "pairs", "topo", "completions"):
-            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, info, diagnose, doctor, schema")
+        for name in ("compare", "check", "pairs", "topo", "completions"):
+            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, report, info, diagnose, doctor, schema")
 
     def test_subcommands(self):
-        self.refuses(64, ["bensh"], "'bensh'", "run, bench, info, diagnose, doctor, schema")
-        self.refuses(64, [], "run, bench, info, diagnose, doctor, schema")
+        self.refuses(64, ["bensh"], "'bensh'", "run, bench, report, info, diagnose, doctor, schema")
+        self.refuses(64, [], "run, bench, report, info, diagnose, doctor, schema")
         self.refuses(64, ["--frobnicate"], "--frobnicate")
         self.refuses(64, ["info", "-f", "xml"], "'xml'")
         self.refuses(64, ["info", "more"], "more")
