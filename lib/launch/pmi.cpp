@@ -1,7 +1,5 @@
 #include "launch/pmi.hpp"
 
-#include <dlfcn.h>
-#include <link.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12,19 +10,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include <fmt/format.h>
 
+#include "launch/mpi_in_process.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal {
 namespace {
 
 constexpr std::size_t most_line_bytes = 16 * 1024;
-constexpr const char* instead =
-    "set TUTTI_STORE, or MASTER_ADDR and MASTER_PORT (the host of rank 0)";
-
 int pmi_descriptor() {
   const auto text = PmiConnection::given();
   int descriptor = -1;
@@ -32,44 +27,6 @@ int pmi_descriptor() {
   if (error != std::errc() || end != text.data() + text.size() || descriptor < 0)
     failf(Errc::invalid_argument, "PMI_FD is '{}'; it must be the number of a descriptor", text);
   return descriptor;
-}
-
-/// Looks for a function in the libraries of the program and in MPI libraries, which a module of
-/// Python may have loaded for itself.
-void* find_in_mpi(const char* name) {
-  if (void* found = ::dlsym(RTLD_DEFAULT, name)) return found;
-  std::pair<const char*, void*> search{name, nullptr};
-  const auto visit = [](dl_phdr_info* object, std::size_t, void* data) {
-    auto& [wanted, found] = *static_cast<std::pair<const char*, void*>*>(data);
-    const std::string_view path = object->dlpi_name;
-    if (!path.substr(path.rfind('/') + 1).starts_with("libmpi")) return 0;
-    void* library = ::dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) return 0;
-    found = ::dlsym(library, wanted);
-    ::dlclose(library);
-    return found == nullptr ? 0 : 1;
-  };
-  ::dl_iterate_phdr(visit, &search);
-  return search.second;
-}
-
-/// True if an MPI library of this process has opened the connection. @throws Error unsupported if
-/// it will do so later, which our closing would prevent, or has closed it.
-bool mpi_has_opened() {
-  using Query = int (*)(int*);
-  const auto initialized = reinterpret_cast<Query>(find_in_mpi("MPI_Initialized"));
-  const auto finalized = reinterpret_cast<Query>(find_in_mpi("MPI_Finalized"));
-  if (initialized == nullptr || finalized == nullptr) return false;
-  int begun = 0;
-  int ended = 0;
-  initialized(&begun);
-  finalized(&ended);
-  if (begun == 0 || ended != 0)
-    failf(Errc::unsupported,
-          "this program uses MPI, which owns the launcher's key-value space (PMI_FD) and {}; call "
-          "tutti::init() between MPI_Init and MPI_Finalize, or {}",
-          begun == 0 ? "has not been initialised" : "has closed it", instead);
-  return true;
 }
 
 /// The value of `name` in "cmd=x name=value ..."; empty if it is missing.
@@ -88,7 +45,7 @@ std::string_view PmiConnection::given() noexcept {
 }
 
 PmiConnection::PmiConnection(Deadline deadline)
-    : socket_(pmi_descriptor()), deadline_(deadline), shared_(mpi_has_opened()) {
+    : socket_(pmi_descriptor()), deadline_(deadline), shared_(mpi_is_initialized()) {
   if (!shared_) (void)ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init");
   space_ = pmi_field(ask("cmd=get_my_kvsname", "my_kvsname"), "kvsname");
 }
@@ -109,7 +66,7 @@ std::size_t PmiConnection::most_letters() {
   return most == 0 ? 0 : most - 1;  // With the null of a C string.
 }
 
-void PmiConnection::put(std::string_view key, std::string_view value) {
+void PmiConnection::put(const std::string& key, const std::string& value) {
   (void)ask(fmt::format("cmd=put kvsname={} key={} value={}", space_, key, value), "put_result");
 }
 
@@ -117,7 +74,7 @@ void PmiConnection::wait_for_all() {
   (void)ask("cmd=barrier_in", "barrier_out");
 }
 
-std::string PmiConnection::get(std::string_view key) {
+std::string PmiConnection::get(const std::string& key) {
   const auto answer = ask(fmt::format("cmd=get kvsname={} key={}", space_, key), "get_result");
   return std::string(pmi_field(answer, "value"));
 }

@@ -5,13 +5,15 @@
 
 #include <tutti/deadline.hpp>
 
+#include "launch/key_value_space.hpp"
+
 namespace tutti::internal {
 
 /// The key-value space that launchers with PMI-1 give their processes: a connection to the launcher
 /// at the descriptor PMI_FD, with one command per line (MPICH's and Intel MPI's Hydra, Slurm's
 /// mpi/pmi2). A launcher ends all ranks when one that has used the connection ends without closing
 /// it, and does not answer afterwards. So a process opens it once, for one exchange.
-class PmiConnection {
+class PmiConnection final : public KeyValueSpace {
  public:
   /// The value of PMI_FD; empty: the launcher gave none.
   static std::string_view given() noexcept;
@@ -19,17 +21,14 @@ class PmiConnection {
   ///         initialised, or if the launcher speaks another version; backend if an earlier program
   ///         of this rank has closed it; timeout.
   explicit PmiConnection(Deadline deadline);
-  ~PmiConnection();
+  ~PmiConnection() override;
   PmiConnection(const PmiConnection&) = delete;
   PmiConnection& operator=(const PmiConnection&) = delete;
 
-  /// The number of letters that a value may have.
-  std::size_t most_letters();
-  /// Publishes a value without white space. Other ranks see it after exchange().
-  void put(std::string_view key, std::string_view value);
-  /// Waits for all ranks. @throws Error timeout.
-  void wait_for_all();
-  std::string get(std::string_view key);
+  std::size_t most_letters() override;
+  void put(const std::string& key, const std::string& value) override;
+  void wait_for_all() override;
+  std::string get(const std::string& key) override;
 
  private:
   /// Sends a command and returns the answer's fields. Refuses an answer that does not begin with

@@ -24,12 +24,13 @@
 
 #include "launch/hosted_store.hpp"
 #include "launch/pmi.hpp"
+#include "launch/pmix.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal {
 namespace {
 
-constexpr std::string_view published_key = "tutti-store";
+constexpr const char* published_key = "tutti-store";
 /// The first word of the published text; another one is of another version.
 constexpr std::string_view published_form = "tutti1";
 /// The time for which a rank tries one address before it tries the next.
@@ -165,10 +166,15 @@ void host(HostedStore& hosted, const ClusterInfo& info, PublishedStore& place) {
   place.port = hosted.server->port();
 }
 
+std::unique_ptr<KeyValueSpace> open_space(const ClusterInfo& info, Deadline deadline) {
+  if (info.launcher == "PMI") return std::make_unique<PmiConnection>(deadline);
+  return std::make_unique<PmixConnection>(info.rank, deadline);
+}
+
 /// The exchange itself. On rank 0 it makes the server.
 PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, HostedStore* hosted,
                               Deadline deadline) {
-  PmiConnection launcher(deadline);
+  const auto launcher = open_space(info, deadline);
   PublishedStore place;
   std::exception_ptr failure;
   if (hosted != nullptr) {
@@ -181,14 +187,14 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
       place = {};
     }
     // The token of a file stays in the file.
-    launcher.put(published_key,
-                 to_text({place.port, token ? StoreToken() : place.token, place.addresses},
-                         launcher.most_letters()));
+    launcher->put(published_key,
+                  to_text({place.port, token ? StoreToken() : place.token, place.addresses},
+                          launcher->most_letters()));
   }
-  launcher.wait_for_all();
+  launcher->wait_for_all();
   if (failure) std::rethrow_exception(failure);
   if (hosted == nullptr) {
-    place = from_text(launcher.get(published_key));
+    place = from_text(launcher->get(published_key));
     if (token) place.token = token;
   }
   return place;
@@ -197,8 +203,9 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
 }  // namespace
 
 bool can_publish_store(const ClusterInfo& info) {
-  return info.store.empty() && info.size > 1 && info.of_ranks && info.launcher == "PMI" &&
-         !PmiConnection::given().empty();
+  const bool has_space = (info.launcher == "PMI" && !PmiConnection::given().empty()) ||
+                         (info.launcher == "Open MPI" && !PmixConnection::given().empty());
+  return info.store.empty() && info.size > 1 && info.of_ranks && has_space;
 }
 
 std::shared_ptr<Store> open_published_store(const ClusterInfo& info,

@@ -273,7 +273,7 @@ Exit run_doctor(const DoctorOptions& options) {
       auto store = open_cluster_store(*info, options.timeout);
       mine.add(ok, "launcher",
                fmt::format("{} started {} ranks; their store: {}", info->launcher, info->size,
-                           info->store));
+                           info->store.empty() ? "published through it" : info->store));
       return Ranks(*info, std::move(store), options).run(std::move(mine));
     } catch (const Error& error) {
       mine.add(problem, "store",

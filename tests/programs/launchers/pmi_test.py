@@ -222,21 +222,69 @@ class Installed(unittest.TestCase):
         self.run_on(["127.0.0.1", "127.0.0.2"], 'exec sh -c "$*"', PROGRAM)
 
     def test_two_hosts_in_namespaces(self):
-        names = [f"tuttipmi{os.getpid()}{end}" for end in "ab"]
-        if not shutil.which("ip"):
-            self.skipTest("ip is not installed")
-        commands = [["netns", "add", name] for name in names]
-        commands.append(["link", "add", "wire0", "netns", names[0], "type", "veth", "peer", "name", "wire0", "netns", names[1]])
-        for number, name in enumerate(names):
-            self.addCleanup(subprocess.run, ["ip", "netns", "delete", name], capture_output=True)
-            commands += [["-n", name, "address", "add", f"10.213.78.{number + 1}/24", "dev", "wire0"],
-                         ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
-        for command in commands:
-            done = subprocess.run(["ip", *command], capture_output=True, text=True)
-            if done.returncode:
-                self.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
-        self.run_on(["10.213.78.1", "10.213.78.2"], f'exec ip netns exec {names[1]} sh -c "$*"', PROGRAM,
-                    before=["ip", "netns", "exec", names[0]])
+        first, second = two_namespaces(self)
+        self.run_on(["10.213.78.1", "10.213.78.2"], f'exec ip netns exec {second} sh -c "$*"', PROGRAM,
+                    before=["ip", "netns", "exec", first])
+
+
+def two_namespaces(test):
+    """The names of two network namespaces with the addresses 10.213.78.1 and 10.213.78.2."""
+    names = [f"tuttipmi{os.getpid()}{end}" for end in "ab"]
+    if not shutil.which("ip"):
+        test.skipTest("ip is not installed")
+    commands = [["netns", "add", name] for name in names]
+    commands.append(["link", "add", "wire0", "netns", names[0], "type", "veth", "peer", "name", "wire0", "netns", names[1]])
+    for number, name in enumerate(names):
+        test.addCleanup(subprocess.run, ["ip", "netns", "delete", name], capture_output=True)
+        commands += [["-n", name, "address", "add", f"10.213.78.{number + 1}/24", "dev", "wire0"],
+                     ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
+    for command in commands:
+        done = subprocess.run(["ip", *command], capture_output=True, text=True)
+        if done.returncode:
+            test.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
+    return names
+
+
+class OpenMpi(unittest.TestCase):
+    """Open MPI 5 on two hosts, through PMIx."""
+    assert_refused = Server.assert_refused
+
+    def run_ranks(self, *arguments, **variables):
+        mpirun = shutil.which("mpirun")
+        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout if mpirun else ""
+        if not re.search(r"Open MPI\) [5-9]", version):
+            self.skipTest("Open MPI 5 is not installed")
+        first, second = two_namespaces(self)
+        with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as script:
+            script.write('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nshift\n'   # Options, and the host.
+                         f'exec ip netns exec {second} sh -c "$*"\n')
+        self.addCleanup(os.unlink, script.name)
+        os.chmod(script.name, 0o755)
+        command = ["ip", "netns", "exec", first, mpirun, "--prtemca", "plm_ssh_agent", script.name, "--prtemca", "prte_if_include",
+                   "wire0", "--host", "10.213.78.1:2,10.213.78.2:2", "-n", "4", *arguments]
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return subprocess.run(command, env={**ENVIRONMENT, **root, **variables}, text=True, capture_output=True, timeout=TIMEOUT)
+
+    def test_two_hosts_need_no_address(self):
+        done = self.run_ranks(PROGRAM)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(re.findall(r"rank \d of 4: ok", done.stdout)), [f"rank {rank} of 4: ok" for rank in range(4)])
+
+    def test_a_rank_that_never_comes(self):
+        done = self.run_ranks("bash", "-c", '[ $OMPI_COMM_WORLD_RANK = 3 ] && exec sleep 3; exec "$0" bench --timeout 1s', TUTTI)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("the fence has not ended in time: not all ranks", done.stderr)
+
+    def test_another_rank_is_refused(self):
+        done = self.run_ranks("bash", "-c", 'export OMPI_COMM_WORLD_RANK=$((3 - OMPI_COMM_WORLD_RANK)); exec "$0"', PROGRAM)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"PMIx: this process is rank \d of job .*, but rank \d of the world")
+
+    def test_a_launcher_without_its_library(self):
+        done = self.run_ranks("bash", "-c", 'export PMIX_PREFIX=/nowhere LD_LIBRARY_PATH=; exec "$0"', PROGRAM)
+        if done.returncode == 0:
+            self.skipTest("the system has a libpmix of its own")
+        self.assertRegex(done.stderr, "libpmix.so.2.*TUTTI_STORE")
 
 
 if __name__ == "__main__":

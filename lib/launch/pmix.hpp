@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string_view>
+
+#include <tutti/deadline.hpp>
+
+#include "launch/key_value_space.hpp"
+
+namespace tutti::internal {
+
+/// The key-value space of launchers with PMIx (Open MPI, PRRTE), through the launcher's own
+/// libpmix, which is loaded at run time. PMIx counts its users: MPI may use it before, meanwhile
+/// and later.
+class PmixConnection final : public KeyValueSpace {
+ public:
+  /// The value of PMIX_NAMESPACE; empty: the launcher has no PMIx.
+  static std::string_view given() noexcept;
+  /// @throws Error unsupported if libpmix cannot be loaded, if this process has another rank there,
+  ///         or outside of MPI_Init and MPI_Finalize in a program with MPI; backend if the launcher
+  ///         does not answer.
+  PmixConnection(int rank, Deadline deadline);
+  ~PmixConnection() override;
+  PmixConnection(const PmixConnection&) = delete;
+  PmixConnection& operator=(const PmixConnection&) = delete;
+
+  std::size_t most_letters() override;
+  void put(const std::string& key, const std::string& value) override;
+  void wait_for_all() override;
+  std::string get(const std::string& key) override;
+
+ private:
+  struct Api;
+  static const Api& api();
+  void check(int status, std::string_view call) const;
+
+  const Deadline deadline_;
+};
+
+}  // namespace tutti::internal
