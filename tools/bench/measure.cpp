@@ -335,6 +335,7 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   row.ranks = group.size();
   if (cell.uneven) row.counts.assign(cell.blocks.counts().begin(), cell.blocks.counts().end());
   row.time_us = summarize(samples);
+  row.block_p50_us = block_medians(samples);
   std::vector<double> sorted = samples;
   std::sort(sorted.begin(), sorted.end());
   std::set<double> wanted(timing.percentiles.begin(), timing.percentiles.end());

@@ -640,12 +640,12 @@ class Refusals(Program):
         for option in ("--devices", "--groups", "--peak", "-m", "-z", "-G"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
-        for name in ("compare", "check", "pairs", "topo", "doctor", "completions"):
-            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, report, info, diagnose, schema")
+        for name in ("pairs", "topo", "doctor", "completions"):
+            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, compare, check, report, info, diagnose, schema")
 
     def test_subcommands(self):
-        self.refuses(64, ["bensh"], "'bensh'", "run, bench, report, info, diagnose, schema")
-        self.refuses(64, [], "run, bench, report, info, diagnose, schema")
+        self.refuses(64, ["bensh"], "'bensh'", "run, bench, compare, check, report, info, diagnose, schema")
+        self.refuses(64, [], "run, bench, compare, check, report, info, diagnose, schema")
         self.refuses(64, ["--frobnicate"], "--frobnicate")
         self.refuses(64, ["info", "-f", "xml"], "'xml'")
         self.refuses(64, ["info", "more"], "more")
