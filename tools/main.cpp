@@ -21,9 +21,11 @@
 #include "common/exit_code.hpp"
 #include "common/option.hpp"
 #include "common/text.hpp"
+#include "compare/command.hpp"
 #include "inspect/diagnose.hpp"
 #include "inspect/doctor.hpp"
 #include "inspect/info.hpp"
+#include "report/comparison.hpp"
 #include "report/page.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
@@ -34,15 +36,16 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, report, info, diagnose, doctor, schema";
-constexpr std::array<std::string_view, 5> later{"compare", "check", "pairs", "topo", "completions"};
+constexpr std::string_view present =
+    "run, bench, compare, check, report, info, diagnose, doctor, schema";
+constexpr std::array<std::string_view, 3> later{"pairs", "topo", "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"run", "bench", "report", "info", "diagnose", "doctor", "schema", "-h",
-                            "--help", "--version"})
+  for (const char* known : {"run", "bench", "compare", "check", "report", "info", "diagnose",
+                            "doctor", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -107,6 +110,15 @@ Exit run(int argc, char** argv) {
   StepCommand step_command;
   define(*step, step_command.options());
 
+  CLI::App* compared =
+      app.add_subcommand("compare", "which rows of NEW are faster or slower than those of OLD");
+  CompareCommand compare_command;
+  define(*compared, compare_command.options());
+
+  CLI::App* checked = app.add_subcommand("check", "rules that the rows of a run must fulfil");
+  CheckCommand check_command;
+  define(*checked, check_command.options());
+
   CLI::App* report =
       app.add_subcommand("report", "saved runs of bench as one HTML page or picture");
   ReportCommand report_command;
@@ -133,10 +145,9 @@ Exit run(int argc, char** argv) {
           {"--timeout", &doctor_timeout, "how long the ranks wait for each other (60s)", "TIME"},
           {"-f,--format", &doctor_format, "text or json", "FORMAT"}});
 
-  CLI::App* schema =
-      app.add_subcommand("schema", "the JSON Schema of what bench and bench step print");
+  CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what a command prints");
   std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench or step (bench)", "COMMAND"}});
+  define(*schema, {{"command", &schema_of, "bench, step or compare (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
@@ -152,10 +163,12 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    constexpr Names<2> commands{"bench", "step"};
-    constexpr std::array schemas{bench_schema, step_schema};
+    constexpr Names<3> commands{"bench", "step", "compare"};
+    constexpr std::array schemas{bench_schema, step_schema, comparison_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
+  if (app.got_subcommand(compared)) return compare_command.run(stdout, stderr);
+  if (app.got_subcommand(checked)) return check_command.run(stdout);
   constexpr Names<2> formats{"text", "json"};
   if (app.got_subcommand(diagnosis)) {
     if (directory.empty()) refuse("diagnose: no directory; name that of TUTTI_TRACE_DIR");

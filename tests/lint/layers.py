@@ -29,6 +29,7 @@ TOOLS = [
     "bench",
     "step",
     "inspect",
+    "compare",
 ]
 
 # A public header belongs to the folder with a source of its name. This table has headers without a source, or

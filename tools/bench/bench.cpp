@@ -19,6 +19,7 @@
 #include "common/host.hpp"
 #include "common/signals.hpp"
 #include "common/text.hpp"
+#include "report/comparison.hpp"
 #include "run/ending.hpp"
 #include "run/source.hpp"
 #include "run/world.hpp"
@@ -124,6 +125,21 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bo
   return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
 }
 
+/// Compares the finished run with older ones. The table is on stderr if stdout has another format.
+Exit compare_with(const std::vector<SavedRun>& baseline, const Report& report,
+                  const BenchOptions& options, std::FILE* out, std::FILE* err) {
+  const SavedRun run = parse_saved_run(to_json(report.run()), "this run");
+  Comparison comparison = compare(baseline, std::span(&run, 1), options.threshold, false);
+  comparison.old_name = options.baseline;
+  comparison.new_name = "this run";
+  if (options.format == Format::markdown)
+    fmt::print(out, "\n{}", comparison_markdown(comparison));
+  else
+    fmt::print(options.format == Format::table ? out : err, "\n{}", comparison_table(comparison));
+  flush(out);
+  return exit_of(comparison, false);
+}
+
 /// Handles Ctrl-C and SIGTERM for the ranks of this process.
 class OnSignal {
  public:
@@ -175,6 +191,8 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
       options.timing.aggregate + (options.timing.check == Check::all ? 1 : 0);
   if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes, copies);
   if (writes) check_files(options);
+  std::vector<SavedRun> baseline;
+  if (writes && !options.baseline.empty()) baseline = read_saved_runs(options.baseline);
   if (source.kind == RankSource::Kind::launches)
     return start_ranks(options, options.argv, options.patience);
 
@@ -217,8 +235,10 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
     record.duration_s = seconds(Clock::now() - start);
     recorder->end();
     const Exit code = judge(outcomes, options, interrupt.asked(), record, err);
-    write(options, bench_report(record, options), out);
-    return code;
+    const Report report = bench_report(record, options);
+    write(options, report, out);
+    if (code != Exit::ok || baseline.empty()) return code;
+    return compare_with(baseline, report, options, out, err);
   };
   return run_to_end(source, options, body, patience, conclude);
 }

@@ -150,6 +150,9 @@ OptionList BenchCommand::options() {
       {"--seed", &seed_, "of the data and of --order random (0)", "S", "Check"},
 
       {"--samples", &samples_, "none, or all iterations, in the JSON", "WHICH", "Output"},
+      {"--baseline", &baseline_, "compare with this older run; slower: exit 1", "FILE", "Output"},
+      {"--threshold", &threshold_, "smaller differences from it do not count (5%)", "PERCENT",
+       "Output"},
       {"-q", &quiet_, "no progress and no notes", "", "Output"},
       {"-v", &verbose_, "tell about each size on stderr", "", "Output"},
       {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};
@@ -244,6 +247,8 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   if (timing.samples == Samples::all && !kept)
     refuse("--samples all: a table cannot show them; add -f json or --out FILE.json");
   if (quiet_ && verbose_) refuse("-q and -v exclude each other; leave one of them out");
+  options.baseline = baseline_;
+  options.threshold = parse_percent("--threshold", threshold_);
   options.quiet = quiet_;
   options.verbose = verbose_;
   return options;

@@ -51,6 +51,8 @@ class BenchCommand {
   std::string check_ = "first";
   std::string seed_ = "0";
   std::string samples_ = "none";
+  std::string baseline_{};
+  std::string threshold_ = "5%";
   bool quiet_ = false;
   bool verbose_ = false;
   bool help_sizes_ = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 #include "bench/measure.hpp"
 #include "bench/plan.hpp"
@@ -16,6 +17,8 @@ struct BenchOptions : RunOptions, OutputOptions {
   bool percentiles_given = false;
   bool cold = false;
   std::chrono::nanoseconds max_total = std::chrono::minutes(10);
+  std::string baseline{};   ///< Files of an older run to compare with; empty: none.
+  double threshold = 0.05;  ///< Smaller differences from it do not count.
   bool quiet = false;
   bool verbose = false;
   bool watch = false;            ///< Measures all sizes again and again, until it is interrupted.

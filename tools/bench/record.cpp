@@ -103,6 +103,8 @@ void describe(Fields& fields, const Row& row) {
          {.at_least = 1});
   fields("overlap", row.overlap, "with --overlap", {.omitted = true});
   fields("flags", row.flags, {.column = {"flags", -12, flag_names(row)}});
+  fields("block_p50_us", row.block_p50_us,
+         "medians of consecutive blocks of iterations, at most 20, for tutti compare");
   fields("samples_us", unless_empty(row.samples_us), "with --samples all", {.omitted = true});
 }
 

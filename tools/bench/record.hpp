@@ -71,7 +71,8 @@ struct Row {
   std::optional<double> busbw{};        ///< Empty for barrier, and if no byte crosses a link.
   std::optional<std::int64_t> wrong{};  ///< Elements on all ranks; empty if not checked.
   std::optional<FirstWrong> first_wrong{};
-  std::vector<double> samples_us{};  ///< Kept with --samples all.
+  std::vector<double> block_p50_us{};  ///< block_medians() of the samples.
+  std::vector<double> samples_us{};    ///< Kept with --samples all.
   std::vector<Flag> flags{};
   std::int64_t warmup_calls = 0;
   std::int64_t calls_per_sample = 1;  ///< Above one on a device, and for calls in one Coalesce.

@@ -23,6 +23,7 @@ void set_flags(Row& row, const std::vector<double>& samples, const std::vector<d
 void set_times(Row& row, std::vector<double> samples_us, std::vector<double> rank_means_us,
                double factor, const Timing& timing) {
   row.time_us = summarize(samples_us);
+  row.block_p50_us = block_medians(samples_us);
   std::vector<double> sorted = samples_us;
   std::ranges::sort(sorted);
   std::set<double> wanted(timing.percentiles.begin(), timing.percentiles.end());

@@ -12,7 +12,7 @@ namespace tutti::tool {
 /// decides.
 enum class Exit : int {
   ok = 0,
-  gate = 1,  // A gate failed or a run is slower (later subcommands).
+  gate = 1,  // A rule of `check` failed, or a row is slower.
   wrong_data = 2,
   found = 3,  // diagnose found something wrong.
   usage = 64,

@@ -44,6 +44,18 @@ Summary summarize(std::span<const double> samples) {
   return s;
 }
 
+std::vector<double> block_medians(std::span<const double> samples) {
+  constexpr std::size_t most_blocks = 20;
+  const std::size_t blocks = std::min(most_blocks, samples.size());
+  std::vector<double> medians;
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const std::size_t first = i * samples.size() / blocks;
+    const std::size_t last = (i + 1) * samples.size() / blocks;
+    medians.push_back(median(samples.subspan(first, last - first)));
+  }
+  return medians;
+}
+
 Outliers find_outliers(std::span<const double> samples, std::span<const double> sorted) {
   const double middle = percentile(sorted, 50);
   std::vector<double> deviations;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace tutti::tool {
 
@@ -28,6 +29,10 @@ struct Summary {
 };
 /// `samples` is not empty.
 Summary summarize(std::span<const double> samples);
+
+/// The medians of consecutive blocks of the samples, at most 20 of equal length (but for one
+/// sample). Samples that follow each other are alike, medians of blocks less so.
+std::vector<double> block_medians(std::span<const double> samples);
 
 /// Samples further from the median than 14.826 median absolute deviations (ten standard
 /// deviations of a normal distribution): the rule of hyperfine.

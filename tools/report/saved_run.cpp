@@ -1,13 +1,15 @@
 #include "report/saved_run.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <limits>
+#include <sstream>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -25,9 +27,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// A value of the file, with its path for errors: "results[3].time_us.p50".
-class Value {
+class JsonValue {
  public:
-  Value(const Json& json, const std::string& file, std::string path = {})
+  JsonValue(const Json& json, const std::string& file, std::string path = {})
       : json_(&json), file_(&file), path_(std::move(path)) {}
 
   template <typename... Args>
@@ -41,7 +43,7 @@ class Value {
   }
 
   /// A field that must be there.
-  Value operator[](const char* name) const {
+  JsonValue operator[](const char* name) const {
     const auto field = object().find(name);
     if (field == json_->end()) expected("an object with the field '{}'", name);
     return {*field, *file_, path_.empty() ? name : fmt::format("{}.{}", path_, name)};
@@ -79,15 +81,15 @@ class Value {
   }
   template <typename T>
   void to(std::vector<T>& list) const {
-    for (const Value& item : items()) item.to(list.emplace_back());
+    for (const JsonValue& item : items()) item.to(list.emplace_back());
   }
   void to(std::map<std::string, std::string>& texts) const {
     for (const auto& [name, value] : object().items()) (*this)[name.c_str()].to(texts[name]);
   }
 
-  std::vector<Value> items() const {
+  std::vector<JsonValue> items() const {
     if (!json_->is_array()) expected("a list");
-    std::vector<Value> list;
+    std::vector<JsonValue> list;
     for (const Json& item : *json_)
       list.emplace_back(item, *file_, fmt::format("{}[{}]", path_, list.size()));
     return list;
@@ -110,7 +112,7 @@ class Value {
   std::string path_;
 };
 
-void read_times(const Value& times, SavedRow& row) {
+void read_times(const JsonValue& times, SavedRow& row) {
   times["n"].to(row.time_us.n);
   if (row.time_us.n == 0) times["n"].expected("at least 1 iteration");
   row.time_us.mean = times["mean"].us();
@@ -128,7 +130,7 @@ void read_times(const Value& times, SavedRow& row) {
   }
 }
 
-SavedRow read_row(const Value& value) {
+SavedRow read_row(const JsonValue& value) {
   SavedRow row;
   value["coll"].to(row.coll);
   value.read("dtype", row.dtype);
@@ -152,14 +154,14 @@ SavedRow read_row(const Value& value) {
   return row;
 }
 
-World read_world(const Value& value) {
+World read_world(const JsonValue& value) {
   World world;
   value["size"].to(world.size);
   value["hosts"].to(world.hosts);
   value.read("threads", world.threads);
   value.read("cpus", world.cpus);
   value.read("oversubscribed", world.oversubscribed);
-  for (const Value& item : value["ranks"].items()) {
+  for (const JsonValue& item : value["ranks"].items()) {
     RankInfo& rank = world.ranks.emplace_back();
     item["rank"].to(rank.rank);
     item["host"].to(rank.host);
@@ -171,7 +173,7 @@ World read_world(const Value& value) {
   return world;
 }
 
-std::chrono::system_clock::time_point read_date(const Value& value) {
+std::chrono::system_clock::time_point read_date(const JsonValue& value) {
   std::string text;
   value.to(text);
   std::tm date{};
@@ -180,7 +182,7 @@ std::chrono::system_clock::time_point read_date(const Value& value) {
   return std::chrono::system_clock::from_time_t(timegm(&date));
 }
 
-Status read_status(const Value& value) {
+Status read_status(const JsonValue& value) {
   std::string text;
   value.to(text);
   for (std::size_t i = 0; i < names_of<Status>.size(); ++i)
@@ -199,14 +201,14 @@ SavedRun parse_saved_run(std::string_view text, const std::string& file) {
     refuse("{}: expected the JSON of tutti bench --out FILE.json: {}", file,
            what.substr(what.find("] ") + 2));
   }
-  const Value run(json, file);
+  const JsonValue run(json, file);
   int version = 0;
   run["schema_version"].to(version);
   if (version != 1) run["schema_version"].expected("1");
 
   SavedRun saved;
   saved.file = file;
-  const Value tool = run["tool"];
+  const JsonValue tool = run["tool"];
   tool["version"].to(saved.version);
   tool.read("git", saved.git);
   tool.read("build", saved.build);
@@ -216,7 +218,7 @@ SavedRun parse_saved_run(std::string_view text, const std::string& file) {
   run.read("duration_s", saved.duration_s);
   run.read("argv", saved.argv);
   run.read("env", saved.env);
-  const Value backend = run["backend"];
+  const JsonValue backend = run["backend"];
   backend["name"].to(saved.backend.name);
   backend["version"].to(saved.backend.version);
   backend.read("chosen_because", saved.backend.chosen_because);
@@ -225,18 +227,35 @@ SavedRun parse_saved_run(std::string_view text, const std::string& file) {
   run.read("notes", saved.notes);
   for (const auto& [name, value] : run["config"].object().items())
     saved.config[name] = value.is_string() ? value.get<std::string>() : value.dump();
-  for (const Value& item : run["results"].items()) saved.rows.push_back(read_row(item));
+  for (const JsonValue& item : run["results"].items()) saved.rows.push_back(read_row(item));
   return saved;
 }
 
 SavedRun read_saved_run(const std::string& file) {
   errno = 0;
   std::ifstream stream(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream.is_open() || stream.bad())  // bad: a directory.
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream.is_open() || errno != 0)  // A directory can be opened.
     refuse("{}: cannot be read: {}; expected a file of tutti bench --out FILE.json", file,
            std::generic_category().message(errno));
-  return parse_saved_run(text, file);
+  return parse_saved_run(text.str(), file);
+}
+
+std::vector<SavedRun> read_saved_runs(const std::string& files) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(files, ignored)) {
+    for (const auto& entry : std::filesystem::directory_iterator(files, ignored))
+      if (entry.path().extension() == ".json") names.push_back(entry.path());
+    if (names.empty()) refuse("{}: no .json file is in this directory", files);
+    std::ranges::sort(names);
+  } else {
+    for (const std::string_view name : split_list("files", files)) names.emplace_back(name);
+  }
+  std::vector<SavedRun> runs;
+  for (const std::string& name : names) runs.push_back(read_saved_run(name));
+  return runs;
 }
 
 std::string title(const SavedRow& row) {

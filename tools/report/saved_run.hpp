@@ -51,7 +51,10 @@ struct SavedRun : RunRecord {
 /// @throws Failure usage, naming the file, the field and what was expected.
 SavedRun read_saved_run(const std::string& file);
 
-/// The same for a text; errors name `file`.
+/// Reads "FILE", "FILE,FILE,..." or a directory, all of whose .json files are read.
+std::vector<SavedRun> read_saved_runs(const std::string& files);
+
+/// The same for the text of one file; errors name `file`.
 SavedRun parse_saved_run(std::string_view text, const std::string& file);
 
 /// "all_reduce f32 sum", "broadcast f32 in-place root 1", "all_gather f32 linear": without what is

@@ -660,12 +660,12 @@ class Refusals(Program):
                                ("-N", "--watch"), ("-t", "-n"), ("-p", "bench create")):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release", *words)
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
-        for name in ("compare", "check", "pairs", "topo", "completions"):
-            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, report, info, diagnose, doctor, schema")
+        for name in ("pairs", "topo", "completions"):
+            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, compare, check, report, info, diagnose, doctor, schema")
 
     def test_subcommands(self):
-        self.refuses(64, ["bensh"], "'bensh'", "run, bench, report, info, diagnose, doctor, schema")
-        self.refuses(64, [], "run, bench, report, info, diagnose, doctor, schema")
+        self.refuses(64, ["bensh"], "'bensh'", "run, bench, compare, check, report, info, diagnose, doctor, schema")
+        self.refuses(64, [], "run, bench, compare, check, report, info, diagnose, doctor, schema")
         self.refuses(64, ["--frobnicate"], "--frobnicate")
         self.refuses(64, ["info", "-f", "xml"], "'xml'")
         self.refuses(64, ["info", "more"], "more")
