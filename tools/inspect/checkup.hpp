@@ -14,7 +14,7 @@ template <>
 inline constexpr Names<3> names_of<Level>{"ok", "warning", "problem"};
 
 /// One result of `tutti doctor`.
-struct Check {
+struct CheckResult {
   Level level = Level::ok;
   std::string area{};    ///< "limits".
   std::string text{};    ///< What was found.
@@ -34,7 +34,7 @@ struct Checkup {
   std::string host{};
   int pid = 0;              ///< 0: the rank sent no checkup.
   std::vector<int> cpus{};  ///< That the process may use.
-  std::vector<Check> checks{};
+  std::vector<CheckResult> checks{};
   std::vector<Fact> facts{};
 
   void add(Level level, std::string_view area, std::string text, std::string remedy = {}) {
@@ -42,7 +42,7 @@ struct Checkup {
   }
 };
 
-void parts(Message& message, Check& check);
+void parts(Message& message, CheckResult& check);
 void parts(Message& message, Fact& fact);
 void parts(Message& message, Checkup& checkup);
 
@@ -55,6 +55,6 @@ void try_backends(Checkup& checkup);
 /// Merges the checkups of all ranks, in rank order: results that all ranks have are listed once,
 /// results of some ranks name them, those of level ok are rank 0's. Adds a result for each fact
 /// that differs, with the odd ranks first, and for hosts with more ranks than CPUs.
-std::vector<Check> compare(const std::vector<Checkup>& ranks);
+std::vector<CheckResult> compare(const std::vector<Checkup>& ranks);
 
 }  // namespace tutti::tool

@@ -11,7 +11,7 @@
 
 namespace tutti::tool {
 
-void parts(Message& message, Check& check) {
+void parts(Message& message, CheckResult& check) {
   message(check.level, check.area, check.text, check.remedy, check.ranks);
 }
 void parts(Message& message, Fact& fact) {
@@ -27,7 +27,7 @@ bool is_there(const Checkup& rank) {
   return rank.pid != 0;
 }
 
-bool same(const Check& a, const Check& b) {
+bool same(const CheckResult& a, const CheckResult& b) {
   return a.level == b.level && a.area == b.area && a.text == b.text && a.remedy == b.remedy;
 }
 
@@ -41,12 +41,12 @@ std::string ranks_text(const std::vector<int>& ranks, const std::vector<Checkup>
   return text;
 }
 
-void merge_checks(const std::vector<Checkup>& all, std::vector<Check>& merged) {
+void merge_checks(const std::vector<Checkup>& all, std::vector<CheckResult>& merged) {
   std::vector<std::vector<int>> owners;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
-    for (const Check& check : all[rank].checks) {
-      const auto known =
-          std::ranges::find_if(merged, [&](const Check& other) { return same(check, other); });
+    for (const CheckResult& check : all[rank].checks) {
+      const auto known = std::ranges::find_if(
+          merged, [&](const CheckResult& other) { return same(check, other); });
       const auto index = static_cast<std::size_t>(known - merged.begin());
       if (known == merged.end()) {
         if (check.level == Level::ok && rank != 0) continue;
@@ -80,7 +80,7 @@ std::vector<std::pair<std::optional<std::string>, std::vector<int>>> sides(
   return found;
 }
 
-void compare_facts(const std::vector<Checkup>& all, std::vector<Check>& merged) {
+void compare_facts(const std::vector<Checkup>& all, std::vector<CheckResult>& merged) {
   std::map<std::string, Level> names;
   for (const Checkup& rank : all)
     for (const Fact& fact : rank.facts) names.emplace(fact.name, fact.level);
@@ -100,7 +100,7 @@ void compare_facts(const std::vector<Checkup>& all, std::vector<Check>& merged) 
   }
 }
 
-void compare_cpus(const std::vector<Checkup>& all, std::vector<Check>& merged) {
+void compare_cpus(const std::vector<Checkup>& all, std::vector<CheckResult>& merged) {
   std::map<std::string, std::pair<std::vector<int>, std::set<int>>> hosts;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     auto& [ranks, cpus] = hosts[all[rank].host];
@@ -121,8 +121,8 @@ void compare_cpus(const std::vector<Checkup>& all, std::vector<Check>& merged) {
 
 }  // namespace
 
-std::vector<Check> compare(const std::vector<Checkup>& ranks) {
-  std::vector<Check> merged;
+std::vector<CheckResult> compare(const std::vector<Checkup>& ranks) {
+  std::vector<CheckResult> merged;
   merge_checks(ranks, merged);
   compare_facts(ranks, merged);
   compare_cpus(ranks, merged);

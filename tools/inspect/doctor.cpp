@@ -26,7 +26,7 @@
 
 namespace tutti::tool {
 
-void describe(Fields& fields, const Check& check) {
+void describe(Fields& fields, const CheckResult& check) {
   fields("level", check.level);
   fields("area", check.area);
   fields("text", check.text);
@@ -47,14 +47,14 @@ constexpr auto most_skew = 1000ms;
 /// The last time at which the ranks wait for each other is later than the group's timeout.
 constexpr auto end_timeout = 10s;
 
-std::size_t count(const std::vector<Check>& checks, Level level) {
-  return static_cast<std::size_t>(std::ranges::count(checks, level, &Check::level));
+std::size_t count(const std::vector<CheckResult>& checks, Level level) {
+  return static_cast<std::size_t>(std::ranges::count(checks, level, &CheckResult::level));
 }
 
 /// The output of --format json.
 struct Report {
   int ranks = 1;
-  const std::vector<Check>& checks;
+  const std::vector<CheckResult>& checks;
 };
 
 void describe(Fields& fields, const Report& report) {
@@ -64,11 +64,11 @@ void describe(Fields& fields, const Report& report) {
   fields("checks", report.checks);
 }
 
-Exit print_report(const std::vector<Check>& checks, int ranks, const DoctorOptions& options) {
+Exit print_report(const std::vector<CheckResult>& checks, int ranks, const DoctorOptions& options) {
   if (options.json) {
     fmt::print("{}", to_json(Fields::object(Report{ranks, checks})));
   } else {
-    for (const Check& check : checks) {
+    for (const CheckResult& check : checks) {
       const bool one = check.ranks.find_first_of(",-") == std::string::npos;
       const auto who = check.ranks.empty() || check.area == "ranks"
                            ? std::string()
@@ -140,7 +140,7 @@ class Ranks {
     std::vector<int> missing;
     auto all = collect("checkup", missing, Deadline::after(options_.timeout));
     store_->set("all", missing.empty() ? "here" : "missing");
-    std::vector<Check> checks;
+    std::vector<CheckResult> checks;
     if (missing.empty()) {
       checks = compare(all);
       for (int rank = 1; rank < info_.size; ++rank) answer_clock(rank, checks);
@@ -149,7 +149,7 @@ class Ranks {
       try_group(own);
       publish("later", own);
       const auto later = collect("later", missing, Deadline::after(options_.timeout + end_timeout));
-      for (Check& check : compare(later)) checks.push_back(std::move(check));
+      for (CheckResult& check : compare(later)) checks.push_back(std::move(check));
     } else {
       checks = compare(all);  // What the others say may be the reason.
     }
@@ -171,7 +171,7 @@ class Ranks {
     return std::chrono::duration_cast<std::chrono::microseconds>(Wall::now().time_since_epoch())
         .count();
   }
-  void answer_clock(int rank, std::vector<Check>& checks) {
+  void answer_clock(int rank, std::vector<CheckResult>& checks) {
     const auto deadline = Deadline::after(options_.timeout);
     const auto key = fmt::format("clock/{}", rank);
     store_->set(key + "/turn", "");
