@@ -128,7 +128,7 @@ class Watch(Program):
     def test_a_terminal_has_one_line_per_size(self):
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        with self.watch(theirs, "-s", "8,16", "--max-total", "300ms") as process:
+        with self.watch(theirs, "-s", "8,16", "--max-total", "700ms") as process:
             os.close(theirs)
             text = b""
             try:
