@@ -158,7 +158,7 @@ std::string_view figure_style() {
 .figure .line{fill:none;stroke:currentColor;stroke-width:1.8;stroke-linejoin:round}
 .figure .thin{stroke-width:1.1}.figure .d1{stroke-dasharray:6 3}.figure .d2{stroke-dasharray:2 3}
 .figure .dot,.figure .cell{fill:currentColor}
-.figure .band{fill:currentColor;fill-opacity:.1;stroke:currentColor;stroke-opacity:.15;stroke-width:2;stroke-linejoin:round}
+.figure .band{fill:currentColor;fill-opacity:.1;stroke:currentColor;stroke-opacity:.25;stroke-width:2;stroke-linejoin:round}
 .figure .c0{color:#0072b2}.figure .c1{color:#d55e00}.figure .c2{color:#009e73}.figure .c3{color:#b5308b}
 .figure .c4{color:#8a6d00}.figure .c5{color:#3a9bd0}.figure .c6{color:#6a4bc0}.figure .c7{color:#68727c}
 @media screen and (prefers-color-scheme:dark){
