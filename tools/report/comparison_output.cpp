@@ -14,14 +14,14 @@
 namespace tutti::tool {
 namespace {
 
-/// "+10.6%".
+/// "+10.6", "+344".
 std::string percent(double ratio) {
-  return fmt::format("{:+.1f}%", (ratio - 1) * 100);
+  return fmt::format("{:+.{}f}", (ratio - 1) * 100, ratio < 2 ? 1 : 0);
 }
 
 std::string interval_text(const std::optional<Interval>& interval) {
   if (!interval) return "none";
-  return fmt::format("[{:+.1f}, {:+.1f}]", (interval->low - 1) * 100, (interval->high - 1) * 100);
+  return fmt::format("[{}, {}]", percent(interval->low), percent(interval->high));
 }
 
 /// "all_reduce f32 sum  2 ranks".
@@ -70,7 +70,8 @@ void describe(Fields& fields, const ComparedRow& compared) {
   fields("new_p50_us", compared.new_us, {.column = {"new µs", 12, format_us(compared.new_us)}});
   fields("old_units", compared.old_units, {.at_least = 0});
   fields("new_units", compared.new_units, {.at_least = 0});
-  fields("ratio", compared.ratio, "new / old", {.column = {"change", 10, percent(compared.ratio)}});
+  fields("ratio", compared.ratio, "new / old",
+         {.column = {"change", 10, percent(compared.ratio) + "%"}});
   fields("interval", compared.interval, "of the ratio, 95 %; null with too few units",
          {.column = {"95% interval", 18, interval_text(compared.interval)}});
   fields("p", compared.p, "adjusted for the number of rows", {.at_least = 0});

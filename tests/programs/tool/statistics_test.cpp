@@ -32,6 +32,16 @@ TEST(Statistics, P99OfFewerThan100SamplesIsTheMaximum) {
   EXPECT_EQ(percentile(one_to(200), 99), 198);
 }
 
+TEST(Statistics, BlocksAreConsecutiveAndAsManyAsThereAreSamplesForAtMost20) {
+  EXPECT_EQ(block_medians(one_to(3)), one_to(3));
+  EXPECT_EQ(block_medians(one_to(60)).size(), 20U);
+  EXPECT_EQ(block_medians(one_to(60)).front(), 2);
+  EXPECT_EQ(block_medians(one_to(60)).back(), 59);
+  EXPECT_EQ(block_medians(one_to(41)).size(), 20U);
+  EXPECT_EQ(block_medians(one_to(41)).back(), 40);  // Of 39 to 41: none is left out.
+  EXPECT_TRUE(block_medians({}).empty());
+}
+
 TEST(Statistics, TheMedianOfAnEvenNumberIsBetweenTheTwoMiddleOnes) {
   const std::vector<double> even{9, 1, 3, 2};
   EXPECT_EQ(median(even), 2.5);
