@@ -11,11 +11,11 @@
 
 namespace {
 
-struct Process {
+struct Rank {
   char job[256];
   std::uint32_t rank;
 };
-struct Value {
+struct Text {
   std::uint16_t type;
   char* text;
   void* rest[2];
@@ -38,7 +38,7 @@ std::string key_of(const char* key, const std::string& rank) {
 
 #define PMIX_DOUBLE extern "C" [[gnu::visibility("default")]]
 
-PMIX_DOUBLE int PMIx_Init(Process* self, void*, std::size_t) {
+PMIX_DOUBLE int PMIx_Init(Rank* self, void*, std::size_t) {
   std::strcpy(self->job, variable("PMIX_NAMESPACE").c_str());
   self->rank = static_cast<std::uint32_t>(std::stoul(variable("PMIX_RANK")));
   return 0;
@@ -49,7 +49,7 @@ PMIX_DOUBLE int PMIx_Finalize(const void*, std::size_t) {
   return 0;
 }
 
-PMIX_DOUBLE int PMIx_Put(std::uint8_t scope, const char* key, Value* value) {
+PMIX_DOUBLE int PMIx_Put(std::uint8_t scope, const char* key, Text* value) {
   if (scope != 3 || value->type != 3) return -27;
   std::ofstream(file_of(key_of(key, variable("PMIX_RANK")))) << value->text;
   return 0;
@@ -74,12 +74,11 @@ PMIX_DOUBLE int PMIx_Fence_nb(const void*, std::size_t, const void*, std::size_t
   return 0;
 }
 
-PMIX_DOUBLE int PMIx_Get(const Process* of, const char* key, const void*, std::size_t,
-                         Value** value) {
+PMIX_DOUBLE int PMIx_Get(const Rank* of, const char* key, const void*, std::size_t, Text** value) {
   std::ifstream file(file_of(key_of(key, std::to_string(of->rank))));
   if (!file || variable("PMIX_NAMESPACE") != of->job) return -46;
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  *value = static_cast<Value*>(std::calloc(1, sizeof(Value)));
+  *value = static_cast<Text*>(std::calloc(1, sizeof(Text)));
   (*value)->type = 3;
   (*value)->text = ::strdup(text.c_str());
   return 0;
