@@ -18,6 +18,12 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER
 TIMEOUT = 60
 
 
+def setUpModule():
+    script = [TUTTI, "run", "-n", "1", "sh", "-c", 'echo "token=$TUTTI_TOKEN_FILE"']
+    if "token=/" not in subprocess.run(script, env=ENVIRONMENT, text=True, capture_output=True, timeout=TIMEOUT).stdout:
+        raise unittest.SkipTest("built without OpenSSL")
+
+
 class Launcher:
     """Starts ranks as a launcher with PMI-1, one on each of as many hosts. `changes` replaces an answer: a function of
     the command and the answer. A changed answer of None is none; of "" it closes the connection."""
@@ -132,6 +138,11 @@ class Server(unittest.TestCase):
             ends = Launcher(2).run(TUTTI, "bench", "--timeout", "2s", environments={0: {"TUTTI_TOKEN_FILE": token.name},
                                                                                     1: {"TUTTI_TOKEN_FILE": other.name}})
             self.assertIn("another token", ends[1][2])
+
+    def test_an_open_store_has_a_token_too(self):
+        launcher = Launcher(2)
+        self.assert_all_well(launcher.run(PROGRAM, TUTTI_STORE_OPEN="1"))
+        self.assertEqual(len(launcher.values["tutti-store"].split(",")[2]), 64)
 
     def test_an_address_of_the_user_comes_first(self):
         with socket.socket() as probe:
