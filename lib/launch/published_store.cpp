@@ -179,7 +179,7 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
   std::exception_ptr failure;
   if (hosted != nullptr) {
     try {
-      place.token = token || info.open_store ? token : StoreToken::random();
+      place.token = token || !StoreToken::available() ? token : StoreToken::random();
       place.addresses = addresses_for_others();
       host(*hosted, info, place);
     } catch (const Error&) {

@@ -1,6 +1,6 @@
 """Runs a program under launchers with a key-value space (PMI): a server of this file that speaks PMI-1 and can have
 faults, and the installed launchers with several hosts: pmi_test.py PATH_OF_TUTTI PROGRAM MPI_DOUBLE
-[unittest arguments]."""
+PMIX_DOUBLE [unittest arguments]."""
 import os
 import re
 import secrets
@@ -12,10 +12,16 @@ import tempfile
 import threading
 import unittest
 
-TUTTI = PROGRAM = MPI_DOUBLE = ""
+TUTTI = PROGRAM = MPI_DOUBLE = PMIX_DOUBLE = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|TORCHELASTIC_|OMPI_|PMIX?_|MPI_|SLURM_)")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
 TIMEOUT = 60
+
+
+def setUpModule():
+    script = [TUTTI, "run", "-n", "1", "sh", "-c", 'echo "token=$TUTTI_TOKEN_FILE"']
+    if "token=/" not in subprocess.run(script, env=ENVIRONMENT, text=True, capture_output=True, timeout=TIMEOUT).stdout:
+        raise unittest.SkipTest("built without OpenSSL")
 
 
 class Launcher:
@@ -133,6 +139,11 @@ class Server(unittest.TestCase):
                                                                                     1: {"TUTTI_TOKEN_FILE": other.name}})
             self.assertIn("another token", ends[1][2])
 
+    def test_an_open_store_has_a_token_too(self):
+        launcher = Launcher(2)
+        self.assert_all_well(launcher.run(PROGRAM, TUTTI_STORE_OPEN="1"))
+        self.assertEqual(len(launcher.values["tutti-store"].split(",")[2]), 64)
+
     def test_an_address_of_the_user_comes_first(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -245,6 +256,45 @@ def two_namespaces(test):
     return names
 
 
+class PmixLibrary(unittest.TestCase):
+    """Ranks with Open MPI's variables and a library that stands in for libpmix."""
+    assert_all_well, assert_refused = Server.assert_all_well, Server.assert_refused
+
+    def run_ranks(self, size, *arguments, environments=None, **variables):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(folder + "/lib")
+            os.symlink(PMIX_DOUBLE, folder + "/lib/libpmix.so.2")
+            shared = {**ENVIRONMENT, "OMPI_COMM_WORLD_SIZE": str(size), "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                      "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_NAMESPACE": "job@1", "PMIX_PREFIX": folder,
+                      "TUTTI_TEST_PMIX": folder, **variables}
+            ranks = [subprocess.Popen(arguments, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      env={**shared, "OMPI_COMM_WORLD_RANK": str(rank), "PMIX_RANK": str(rank),
+                                           **(environments or {}).get(rank, {})}) for rank in range(size)]
+            ends = []
+            for rank in ranks:
+                output, errors = rank.communicate(timeout=TIMEOUT)
+                ends.append((rank.returncode, output, errors))
+            self.finalized = len([name for name in os.listdir(folder) if name.startswith("finalized")])
+            return ends
+
+    def test_ranks_of_several_hosts_meet_without_an_address(self):
+        self.assert_all_well(self.run_ranks(3, PROGRAM))
+        self.assertEqual(self.finalized, 3)   # Otherwise the launcher ends the job.
+
+    def test_a_rank_that_never_comes(self):
+        ends = self.run_ranks(2, TUTTI, "bench", "--timeout", "1s", environments={1: {"PMIX_PREFIX": "/nowhere", "LD_LIBRARY_PATH": ""}})
+        self.assert_refused(ends[:1], "the fence has not ended in time: not all ranks")
+
+    def test_another_rank_is_refused(self):
+        ends = self.run_ranks(2, TUTTI, "bench", "--timeout", "1s", environments={1: {"PMIX_RANK": "7"}})
+        self.assert_refused(ends[1:], "PMIx: this process is rank 7 of job job@1, but rank 1 of the world")
+
+    def test_mpi_of_the_program_comes_first(self):
+        self.assert_refused(self.run_ranks(2, PROGRAM, LD_PRELOAD=MPI_DOUBLE, TUTTI_TEST_MPI="loaded"),
+                            "uses MPI.*has not been initialised")
+        self.assert_all_well(self.run_ranks(2, PROGRAM, LD_PRELOAD=MPI_DOUBLE, TUTTI_TEST_MPI="initialized"))
+
+
 class OpenMpi(unittest.TestCase):
     """Open MPI 5 on two hosts, through PMIx."""
     assert_refused = Server.assert_refused
@@ -288,5 +338,5 @@ class OpenMpi(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TUTTI, PROGRAM, MPI_DOUBLE = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
+    TUTTI, PROGRAM, MPI_DOUBLE, PMIX_DOUBLE = (os.path.abspath(sys.argv.pop(1)) for _ in range(4))
     unittest.main(verbosity=2)
