@@ -35,8 +35,9 @@ struct Capture {
   std::vector<std::uint64_t> lengths{};  ///< How much is on each of them,
   std::vector<LaneClock> known{};        ///< and how much of the others comes before its end.
   std::vector<Command> commands{};
-  std::vector<std::uintptr_t> blocks{};  ///< The blocks allocated in the capture.
-  std::shared_ptr<Moment> last{};        ///< The end of its last launch.
+  std::vector<std::uintptr_t> blocks{};         ///< The blocks allocated in the capture.
+  std::shared_ptr<Moment> last{};               ///< The end of its last launch.
+  std::vector<Comm*> comms{};                   ///< Of the groups of NCCL among the commands.
 };
 
 /// `stream` takes part from now on.
@@ -44,5 +45,7 @@ void join(const std::shared_ptr<Capture>& capture, Stream& stream);
 /// Puts a command on a stream that captures.
 void keep(Stream& stream, Command command);
 void invalidate(Stream& stream);
+/// Ends the hold of a graph on communicators.
+void let_go(Capture& capture);
 
 }  // namespace tutti::test::nccl_double

@@ -16,17 +16,23 @@ namespace tutti::test::nccl_double {
 
 namespace {
 
-/// Frees the graph's allocations. Takes the lock itself.
+/// Frees the graph's allocations, and ends its hold on communicators. Takes the lock itself.
 void end_graph(Capture* capture) {
   const std::unique_ptr<Capture> owned(capture);
-  if (capture->blocks.empty()) return;
+  if (capture->blocks.empty() && capture->comms.empty()) return;
   const Lock lock(machine().mutex);
+  let_go(*capture);
   for (const auto base : capture->blocks)
     if (const Block& block = machine().memory.blocks().at(base); block.freed)
       machine().memory.retire(block);
 }
 
 }  // namespace
+
+void let_go(Capture& capture) {
+  for (Comm* comm : std::exchange(capture.comms, {})) --comm->graphs;
+  machine().changed.notify_all();
+}
 
 cudaError_t begin_capture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   Machine& here = machine();
