@@ -54,6 +54,9 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
+  /// Calls destroy(object), on any thread, when the graph into which `stream` is captured and all
+  /// its copies have been destroyed. `destroy` must not call CUDA.
+  cudaError_t (*at_graph_end)(cudaStream_t stream, void* object, void (*destroy)(void*)) = nullptr;
   /// True when this process has a context on the device, or when the driver does not say. Does not
   /// create a context.
   bool (*has_context)(int device) = nullptr;

@@ -190,6 +190,12 @@ void Group::leave() noexcept {
   if (init_.adopt && failure_.agreement().cause({})) return (void)abort_all(all);
   registrations_.end_all();
   failure_.agreement().leave(next_);
+  if (connection_.communicator()->is_held())
+    init_.logger(
+        LogLevel::warning,
+        fmt::format("group '{}' ends before the CUDA graphs with its calls; NCCL keeps its "
+                    "communicator until they are destroyed",
+                    init_.name));
   end_all(all);
 }
 

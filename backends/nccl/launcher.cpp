@@ -97,6 +97,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     relaxed.emplace(gpu_->cuda());
   }
   await(state->limit());  // Until the previous call has been queued.
+  if (captured) communicator_->hold_by_graph(to_cuda(state->call().stream));
   auto turn = gpu_->turn(state->limit());
   {
     const auto& call = state->call();

@@ -303,8 +303,13 @@ void Watcher::drain() noexcept {
   const bool aborted = abort_all(communicators());
   const bool in_time = aborted && await_idle(limit);
   launcher_.give_up(in_time);
+  const char* const held =
+      communicator_->is_held()
+          ? "; CUDA graphs with calls of the group are left: destroy them, which ends the "
+            "communicator, and launch none of them again"
+          : "";
   failure_.set_drained(
-      in_time ? ""
+      in_time ? held
               : fmt::format("; {} within {} s, so the device may still write to the arrays of this "
                             "call: end the process",
                             aborted ? "the streams of the group have not ended after the abort"

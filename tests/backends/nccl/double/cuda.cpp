@@ -255,6 +255,7 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.driver_get_version = runtime_get_version;
   table.get_error_name = get_error_name;
   table.get_error_string = get_error_name;
+  table.at_graph_end = at_graph_end;
   table.has_context = has_context;
 }
 

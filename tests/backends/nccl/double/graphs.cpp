@@ -19,6 +19,7 @@ namespace {
 /// Frees the graph's allocations, and ends its hold on communicators. Takes the lock itself.
 void end_graph(Capture* capture) {
   const std::unique_ptr<Capture> owned(capture);
+  for (const auto& at_end : capture->at_end) at_end();
   if (capture->blocks.empty() && capture->comms.empty()) return;
   const Lock lock(machine().mutex);
   let_go(*capture);
@@ -28,6 +29,15 @@ void end_graph(Capture* capture) {
 }
 
 }  // namespace
+
+cudaError_t at_graph_end(cudaStream_t handle, void* object, void (*destroy)(void*)) {
+  Machine& here = machine();
+  const Lock lock(here.mutex);
+  const Stream* stream = here.stream(handle, this_thread().device, "cudaGraphRetainUserObject");
+  if (stream == nullptr || stream->capture == nullptr) return cudaErrorInvalidValue;
+  stream->capture->at_end.emplace_back([object, destroy] { destroy(object); });
+  return cudaSuccess;
+}
 
 void let_go(Capture& capture) {
   for (Comm* comm : std::exchange(capture.comms, {})) --comm->graphs;
