@@ -43,7 +43,7 @@ RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) 
   if (!has.registration)
     internal::failf(Errc::unsupported,
                     "memory cannot be registered: it needs NCCL 2.19 or newer (symmetric windows: "
-                    "2.27), and libnccl.so.2 is NCCL {}",
+                    "2.29.2), and libnccl.so.2 is NCCL {}",
                     version_text(has.version));
   const bool window =
       has.windows && has.memory &&
