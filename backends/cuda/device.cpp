@@ -10,10 +10,14 @@
 namespace tutti::backend::cuda {
 
 void Pause::operator()() {
-  constexpr int quick = 64;
-  if (++turns_ < quick) return std::this_thread::yield();
-  const auto longer = std::min(10 * (turns_ - quick + 1), 200);
-  std::this_thread::sleep_for(std::chrono::microseconds(longer));
+  constexpr std::chrono::microseconds yields(200);
+  if (naps_ <= 0) {
+    const auto now = std::chrono::steady_clock::now();
+    if (naps_ < 0) began_ = now;
+    naps_ = 0;
+    if (now - began_ < yields) return std::this_thread::yield();
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(std::min(10 * ++naps_, 200)));
 }
 
 Gpu::Gpu(const CudaApi& cuda, int index)

@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <chrono>
+
+#include <tutti/gather.hpp>
+
+#include "backends/nccl/groups.hpp"
+#include "cuda/device.hpp"
+
+// Rules that follow from the sources of NCCL and CUDA (docs/nccl.md), over the double.
+
+namespace tutti::test::nccl_double {
+namespace {
+
+class FromSources : public Double {};
+
+// NCCL 2.28.9 leaks memory for each group of calls on one rank.
+TEST_F(FromSources, OneRankMakesNoGroupOfNccl) {
+  on_groups(1, [](const Member& at) {
+    const TensorView in = at.make();
+    const TensorView out = at.make();
+    at.fill(in, 3);
+    at.fill(out, 0);
+    const int groups = calls("ncclGroupStart");
+    const CallOptions options{.stream = at.stream()};
+    at.group.all_reduce(in, out, ReduceOp::sum, options);
+    EXPECT_TRUE(at.holds(out, 3));
+    at.fill(out, 0);
+    at.group.all_reduce(in, out, ReduceOp::min, options);  // By kernels of the library.
+    EXPECT_TRUE(at.holds(out, 3));
+    at.fill(out, 0);
+    at.group.reduce_scatter(in, out, {}, ReduceOp::avg, options);
+    EXPECT_TRUE(at.holds(out, 3));
+    at.fill(out, 0);
+    at.group.all_gather(in, out, {}, options);
+    EXPECT_TRUE(at.holds(out, 3));
+    at.group.broadcast(out, 0, options);
+    at.group.barrier(options);
+    EXPECT_EQ(calls("ncclGroupStart"), groups);
+    at.group.all_reduce(in, out, ReduceOp::premul(2), options);
+    EXPECT_TRUE(at.holds(out, 6));
+    at.free(in);
+    at.free(out);
+  });
+}
+
+TEST_F(FromSources, AWaitForNcclsThreadDoesNotNap) {
+  using Time = std::chrono::steady_clock;
+  int most = 0;  // Of several tries, because other processes may use the core.
+  for (int i = 0; i < 50 && most < 100; ++i) {
+    int pauses = 0;
+    const auto end = Time::now() + 190us;
+    for (backend::cuda::Pause pause; Time::now() < end; pause()) ++pauses;
+    most = std::max(most, pauses);
+  }
+  EXPECT_GE(most, 100);
+}
+
+}  // namespace
+}  // namespace tutti::test::nccl_double
