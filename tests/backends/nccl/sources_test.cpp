@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
-
-#include <tutti/gather.hpp>
+#include <cstdlib>
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
@@ -53,6 +52,22 @@ TEST_F(FromSources, AWaitForNcclsThreadDoesNotNap) {
     most = std::max(most, pauses);
   }
   EXPECT_GE(most, 100);
+}
+
+// Their memory is of cudaMallocAsync, which gives no access to a peer.
+TEST_F(FromSources, RanksThatAreThreadsNeedNccl224) {
+  set_version(22304);
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    cuda().set_device(rank);
+    expect_error(Errc::unsupported, {"threads", "2.23.4", "2.24", "NCCL_P2P_DIRECT_DISABLE=1"},
+                 [&] { (void)make_group(rank, 2, store, {}); });
+  });
+  ASSERT_EQ(setenv("NCCL_P2P_DIRECT_DISABLE", "1", 1), 0);
+  on_groups(2, [](const Member& at) { at.group.barrier(); });
+  unsetenv("NCCL_P2P_DIRECT_DISABLE");
+  set_version(22403);
+  on_groups(2, [](const Member& at) { at.group.barrier(); });
 }
 
 }  // namespace
