@@ -43,7 +43,18 @@ Gpu::Turn Gpu::turn(Deadline limit) const {
     internal::failf(Errc::timeout,
                     "the deadline passed while another call was being queued on cuda:{}", index_);
   launching_.under_way = true;
-  return Turn(launching_);
+  launching_.since = std::chrono::steady_clock::now();
+  return Turn(&launching_);
+}
+
+std::optional<Gpu::Turn> Gpu::try_turn(std::chrono::nanoseconds patience) const {
+  const std::lock_guard lock(launching_.mutex);
+  const auto now = std::chrono::steady_clock::now();
+  if (launching_.under_way)
+    return now - launching_.since < patience ? std::nullopt : std::optional(Turn(nullptr));
+  launching_.under_way = true;
+  launching_.since = now;
+  return Turn(&launching_);
 }
 
 Gpu::Turn::Turn(Turn&& other) noexcept : launching_(std::exchange(other.launching_, nullptr)) {}

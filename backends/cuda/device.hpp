@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,7 @@ struct Launching {
   std::mutex mutex;
   std::condition_variable ended;
   bool under_way = false;
+  std::chrono::steady_clock::time_point since{};  ///< When the call under way began.
 };
 
 /// The device of one group, and a pool of CUDA events on it. Called from any thread.
@@ -100,11 +102,15 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
    private:
     friend class Gpu;
-    explicit Turn(Launching& launching) noexcept : launching_(&launching) {}
+    explicit Turn(Launching* launching) noexcept : launching_(launching) {}
     Launching* launching_;
   };
   /// Blocks until no other call is being queued on the device. @throws Error timeout.
   Turn turn(Deadline limit) const;
+  /// The same without blocking: empty while another call is being queued. A call that has taken
+  /// longer than `patience` may wait for its peers, and they for the caller: then the result lets
+  /// the caller queue beside that call.
+  std::optional<Turn> try_turn(std::chrono::nanoseconds patience) const;
 
   const CudaApi& cuda() const noexcept { return cuda_; }
   int index() const noexcept { return index_; }

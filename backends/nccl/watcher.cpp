@@ -303,6 +303,7 @@ void Watcher::drain() noexcept {
   const bool aborted = abort_all(communicators());
   const bool in_time = aborted && await_idle(limit);
   launcher_.give_up(in_time);
+  messages_.give_up();
   const char* const held =
       communicator_->is_held()
           ? "; CUDA graphs with calls of the group are left: destroy them, which ends the "

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
@@ -68,6 +69,34 @@ TEST_F(FromSources, RanksThatAreThreadsNeedNccl224) {
   unsetenv("NCCL_P2P_DIRECT_DISABLE");
   set_version(22403);
   on_groups(2, [](const Member& at) { at.group.barrier(); });
+}
+
+// NCCL permits no two threads to queue calls on a device at a time.
+TEST_F(FromSources, MessagesAndCollectivesOfTwoThreadsAreQueuedOneAfterAnother) {
+  set_messages_side_by_side(true);
+  constexpr int rounds = 60;
+  on_groups(2, [](const Member& at) {
+    const TensorView data = at.make();
+    const TensorView message = at.make();
+    at.fill(data, 1);
+    at.fill(message, 1);
+    cuda().stream_synchronize(at.compute);
+    const auto pass_on = [&] {
+      const CallOptions options{.stream = {at.other}};
+      return at.rank == 0 ? at.group.send_async(message, 1, 0, options)
+                          : at.group.recv_async(message, 0, 0, options);
+    };
+    pass_on().wait();  // The first message connects the ranks.
+    std::thread collectives([&] {
+      cuda().set_device(at.rank);
+      for (int i = 0; i < rounds; ++i)
+        at.group.all_reduce_async(data, ReduceOp::max, {.stream = at.stream()}).wait();
+    });
+    for (int i = 0; i < rounds; ++i) pass_on().wait();
+    collectives.join();
+    at.free(data);
+    at.free(message);
+  });
 }
 
 }  // namespace
