@@ -126,10 +126,11 @@ bool Launcher::advance() {
   return !launch_;
 }
 
-void Launcher::try_advance() {
-  // If another thread has the lock, that thread advances the call.
-  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
-    launch_.reset();
+bool Launcher::try_advance() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return true;
+  if (launch_ && launch_->advance()) launch_.reset();
+  return !launch_;
 }
 
 void Launcher::await(Deadline limit) {

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
@@ -96,6 +97,28 @@ TEST_F(FromSources, MessagesAndCollectivesOfTwoThreadsAreQueuedOneAfterAnother) 
     collectives.join();
     at.free(data);
     at.free(message);
+  });
+}
+
+TEST_F(FromSources, NoThreadAsksTheDriverMoreThanNeeded) {
+  on_groups(2, [](const Member& at) {
+    const TensorView data = at.make();
+    std::vector<Work> works;
+    constexpr int most = 12;
+    for (int i = 0; i < most; ++i) {
+      at.fill(data, 1, 3ms);
+      works.push_back(at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}));
+      works.back().block_stream(at.stream());
+    }
+    const int before = calls("cudaEventQuery");
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(30ms);  // No thread waits.
+    const int asked = calls("cudaEventQuery") - before;
+    const auto took = std::chrono::steady_clock::now() - begin;
+    // All pending calls of 2 ranks, once a millisecond.
+    EXPECT_LT(asked, 2 * most * (took / 1ms + 2));
+    for (auto& work : works) work.wait();
+    at.free(data);
   });
 }
 
