@@ -134,7 +134,7 @@ void Watcher::work() {
       drain();
       continue;
     }
-    if (before == 0) next_look_ = Clock::now() + first_look;
+    if (before == 0) next_look_ = Clock::now() + first_look(init_.size);
     bool awaited = false;
     try {
       awaited = tick(states);
@@ -252,7 +252,7 @@ void Watcher::look_at_beats(const States& states, Clock::time_point now) {
 void Watcher::look_at_peers(const States& states, Clock::time_point now) {
   const auto pending = std::ranges::find_if(states, [](const auto& s) { return !s->poll(); });
   if (pending == states.end()) return;
-  next_look_ = now + between_looks(now - (*pending)->since());
+  next_look_ = now + between_looks(now - (*pending)->since(), init_.size);
   const auto collective = std::ranges::find_if(
       states, [](const auto& s) { return !s->is_message() && !s->HostState::done(); });
   if (failure_.poll_peers(collective == states.end()

@@ -6,6 +6,7 @@
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
+#include "nccl/failure.hpp"
 
 // Rules that follow from the sources of NCCL and CUDA (docs/nccl.md), over the double.
 
@@ -120,6 +121,18 @@ TEST_F(FromSources, NoThreadAsksTheDriverMoreThanNeeded) {
     for (auto& work : works) work.wait();
     at.free(data);
   });
+}
+
+TEST_F(FromSources, TheStoreIsAskedLessOftenInALargeWorld) {
+  using backend::nccl::between_looks;
+  using backend::nccl::first_look;
+  EXPECT_EQ(first_look(2), 20ms);
+  EXPECT_EQ(first_look(64), 160ms);
+  EXPECT_EQ(first_look(1024), 1s);
+  EXPECT_EQ(between_looks(0s, 8), 20ms);
+  EXPECT_EQ(between_looks(0s, 64), 160ms);
+  EXPECT_EQ(between_looks(2s, 64), 500ms);
+  EXPECT_EQ(between_looks(1h, 1024), 1s);
 }
 
 }  // namespace
