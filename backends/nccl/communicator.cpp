@@ -106,12 +106,12 @@ bool Communicator::ended() noexcept {
 void Communicator::hold_by_graph(cudaStream_t stream) {
   using Graphs = decltype(graphs_);
   auto held = std::make_unique<Graphs>(graphs_);
-  const auto let_go = [](void* data) {
+  const auto on_end = [](void* data) {
     const std::unique_ptr<Graphs> graphs(static_cast<Graphs*>(data));
     --**graphs;
   };
   ++*graphs_;
-  const auto code = gpu_->cuda().at_graph_end(stream, held.get(), let_go);
+  const auto code = gpu_->cuda().at_graph_end(stream, held.get(), on_end);
   if (code != cudaSuccess) --*graphs_;
   check(gpu_->cuda(), code, "cudaGraphRetainUserObject");
   (void)held.release();
@@ -172,8 +172,10 @@ bool abort_all(const Communicators& all) noexcept {
   return on_threads(all, abort_bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
 }
 
-void end_all(const Communicators& all) noexcept {
-  constexpr std::chrono::seconds polite_bound{1};
+void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept {
+  using std::chrono::seconds;
+  const auto polite_bound =
+      std::clamp<std::chrono::nanoseconds>(timeout / 10, seconds(1), seconds(30));
   // In parallel: each may wait for its peers.
   (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();

@@ -114,8 +114,9 @@ constexpr std::chrono::seconds abort_bound{10};
 bool abort_all(const Communicators& all) noexcept;
 
 /// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator that
-/// has not ended after 1 s. Returns after at most 2 s. A communicator that is held by graphs ends
-/// later, when they are destroyed.
-void end_all(const Communicators& all) noexcept;
+/// has not ended after a tenth of the group's timeout, at least 1 s and at most 30 s. Returns after
+/// at most twice that time. A communicator that is held by graphs ends later, when they are
+/// destroyed.
+void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept;
 
 }  // namespace tutti::backend::nccl

@@ -39,7 +39,6 @@ Group::Group(const BackendInit& init, const Apis& apis)
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {
-  init_.args.clear();
   failure_.on_break([this] { watcher_.wake(); });
   try {
     const auto limit = Deadline::after(init.timeout);
@@ -196,7 +195,7 @@ void Group::leave() noexcept {
         fmt::format("group '{}' ends before the CUDA graphs with its calls; NCCL keeps its "
                     "communicator until they are destroyed",
                     init_.name));
-  end_all(all);
+  end_all(all, init_.timeout);
 }
 
 }  // namespace tutti::backend::nccl

@@ -135,5 +135,20 @@ TEST_F(FromSources, TheStoreIsAskedLessOftenInALargeWorld) {
   EXPECT_EQ(between_looks(1h, 1024), 1s);
 }
 
+TEST_F(FromSources, AnEndThatTakesLongIsNoAbort) {
+  const int aborted = calls("ncclCommAbort");
+  on_groups(2,
+            [](const Member& at) {
+              at.group.barrier();
+              set_faults(at.rank, {.finalize_hangs = true});
+              std::thread([rank = at.rank] {
+                std::this_thread::sleep_for(1300ms);
+                set_faults(rank, {});
+              }).detach();
+            },
+            {.timeout = 60s});
+  EXPECT_EQ(calls("ncclCommAbort"), aborted);
+}
+
 }  // namespace
 }  // namespace tutti::test::nccl_double
