@@ -150,5 +150,13 @@ TEST_F(FromSources, AnEndThatTakesLongIsNoAbort) {
   EXPECT_EQ(calls("ncclCommAbort"), aborted);
 }
 
+TEST_F(FromSources, MemoryThatNcclDoesNotGiveSaysWhereToLook) {
+  on_groups(1, [](const Member& at) {
+    set_faults(0, {.fails = "ncclMemAlloc", .with = ncclUnhandledCudaError});
+    expect_error(Errc::resource_exhausted, {"ncclMemAlloc of 64 bytes", "NCCL_DEBUG", "imex"},
+                 [&] { (void)at.group.registrable_memory().allocate(64, {}); });
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test::nccl_double
