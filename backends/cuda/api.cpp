@@ -56,8 +56,13 @@ cudaError_t at_graph_end(cudaStream_t stream, void* object, void (*destroy)(void
 }
 
 CudaApi load_runtime() {
+  int driver = 0;
+  try {
+    if (driver_api().driver_get_version(&driver) != CUDA_SUCCESS) driver = 0;
+  } catch (const Error&) {  // absent() says so.
+  }
   const internal::Library library(
-      {"libcudart.so.13", "libcudart.so.12"},
+      runtime_names(driver),
       "install the CUDA runtime (Python: nvidia-cuda-runtime) and put its folder "
       "into LD_LIBRARY_PATH");
   CudaApi api;
@@ -120,6 +125,11 @@ const CudaApi& cuda_api() {
 const DriverApi& driver_api() {
   static const DriverApi api = load_driver();
   return api;
+}
+
+std::vector<const char*> runtime_names(int driver) {
+  if (driver != 0 && driver < 13000) return {"libcudart.so.12"};
+  return {"libcudart.so.13", "libcudart.so.12"};
 }
 
 std::string version_text(int code) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include <tutti/error.hpp>
 
@@ -65,6 +66,7 @@ struct CudaApi {
 /// Entries X(field, function): the functions that load and launch kernels or that query a device
 /// without a context. Drivers for CUDA 12.0, which cudart 12 requires, have all of them.
 #define TUTTI_CUDA_DRIVER_FUNCTIONS(X)                        \
+  X(driver_get_version, cuDriverGetVersion)                   \
   X(device_get, cuDeviceGet)                                  \
   X(device_primary_ctx_get_state, cuDevicePrimaryCtxGetState) \
   X(library_load_data, cuLibraryLoadData)                     \
@@ -85,6 +87,9 @@ struct DriverApi {
 const CudaApi& cuda_api();
 const DriverApi& driver_api();
 
+/// The names of the CUDA runtimes that a driver for CUDA `driver` (12040 is 12.4) serves, the
+/// preferred one first; 0: the driver is unknown.
+std::vector<const char*> runtime_names(int driver);
 /// The reason why no device can be used, and what to install; empty when there is a device. @throws
 /// Error if CUDA fails for another reason.
 std::string absent(const CudaApi& cuda);

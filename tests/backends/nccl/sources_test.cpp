@@ -1,12 +1,16 @@
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
 #include "nccl/failure.hpp"
+#include "values/library.hpp"
 
 // Rules that follow from the sources of NCCL and CUDA (docs/nccl.md), over the double.
 
@@ -156,6 +160,24 @@ TEST_F(FromSources, MemoryThatNcclDoesNotGiveSaysWhereToLook) {
     expect_error(Errc::resource_exhausted, {"ncclMemAlloc of 64 bytes", "NCCL_DEBUG", "imex"},
                  [&] { (void)at.group.registrable_memory().allocate(64, {}); });
   });
+}
+
+TEST_F(FromSources, TheRuntimeIsOneThatTheDriverServes) {
+  using Names = std::vector<std::string>;
+  const auto names = [](int driver) {
+    const auto all = backend::cuda::runtime_names(driver);
+    return Names(all.begin(), all.end());
+  };
+  EXPECT_EQ(names(12080), Names{"libcudart.so.12"});
+  EXPECT_EQ(names(13000), (Names{"libcudart.so.13", "libcudart.so.12"}));
+  EXPECT_EQ(names(0), names(13000));
+}
+
+TEST_F(FromSources, ALibraryThatIsLoadedAlreadyComesFirst) {
+  ASSERT_EQ(dlopen("libanl.so.1", RTLD_NOW | RTLD_NOLOAD), nullptr) << "the test needs another";
+  const internal::Library chosen({"libanl.so.1", "libc.so.6"}, "install it");
+  expect_error(Errc::unsupported, {"libc.so.6 has no tutti_has_no_such_function"},
+               [&] { (void)chosen.symbol("tutti_has_no_such_function"); });
 }
 
 }  // namespace
