@@ -32,6 +32,8 @@ namespace tutti::backend::cuda {
     (cudaPointerAttributes * attributes, const void* data))                                       \
   X(stream_create_with_flags, cudaStreamCreateWithFlags,                                          \
     (cudaStream_t * stream, unsigned int flags))                                                  \
+  X(stream_create_with_priority, cudaStreamCreateWithPriority,                                    \
+    (cudaStream_t * stream, unsigned int flags, int priority))                                    \
   X(stream_destroy, cudaStreamDestroy, (cudaStream_t stream))                                     \
   X(stream_synchronize, cudaStreamSynchronize, (cudaStream_t stream))                             \
   X(stream_wait_event, cudaStreamWaitEvent,                                                       \

@@ -153,10 +153,15 @@ bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {
   return status == cudaStreamCaptureStatusActive;
 }
 
-CudaStream::CudaStream(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {
+CudaStream::CudaStream(std::shared_ptr<Gpu> gpu, int priority) : gpu_(std::move(gpu)) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  check(gpu_->cuda(), gpu_->cuda().stream_create_with_flags(&stream_, cudaStreamNonBlocking),
-        "cudaStreamCreateWithFlags");
+  const auto& cuda = gpu_->cuda();
+  if (priority == 0)
+    check(cuda, cuda.stream_create_with_flags(&stream_, cudaStreamNonBlocking),
+          "cudaStreamCreateWithFlags");
+  else
+    check(cuda, cuda.stream_create_with_priority(&stream_, cudaStreamNonBlocking, priority),
+          "cudaStreamCreateWithPriority");
 }
 
 CudaStream::~CudaStream() {

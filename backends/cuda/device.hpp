@@ -174,7 +174,8 @@ inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
 /// A stream that does not synchronise with the default stream.
 class CudaStream {
  public:
-  explicit CudaStream(std::shared_ptr<Gpu> gpu);
+  /// `priority`: 0 is the lowest, -1 a higher one.
+  explicit CudaStream(std::shared_ptr<Gpu> gpu, int priority = 0);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

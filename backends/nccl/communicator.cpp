@@ -29,8 +29,7 @@ void Communicator::begin(const ncclUniqueId& id, int rank, int size) {
   const std::lock_guard lock(mutex_);
   if (aborted_) tutti::fail(Errc::aborted, "the communicator has ended");
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = gpu_->settings().config();
   check(gpu_->nccl(), gpu_->nccl().comm_init_rank_config(&comm_, size, id, rank, &config),
         "ncclCommInitRankConfig");
 }

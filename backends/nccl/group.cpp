@@ -13,6 +13,15 @@
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
+namespace {
+
+Settings settings_of(const BackendInit& init) {
+  auto settings = Settings::of(init.args);
+  settings.name = init.name;
+  return settings;
+}
+
+}  // namespace
 
 std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
   auto group = std::make_shared<Group>(init, apis);
@@ -26,7 +35,7 @@ std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
 
 Group::Group(const BackendInit& init, const Apis& apis)
     : init_(init),
-      gpu_(std::make_shared<Gpu>(apis, init.device.index)),
+      gpu_(std::make_shared<Gpu>(apis, init.device.index, settings_of(init))),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
       pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),

@@ -10,6 +10,7 @@
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
 #include "nccl/failure.hpp"
+#include "nccl/settings.hpp"
 #include "values/library.hpp"
 
 // Rules that follow from the sources of NCCL and CUDA (docs/nccl.md), over the double.
@@ -178,6 +179,47 @@ TEST_F(FromSources, ALibraryThatIsLoadedAlreadyComesFirst) {
   const internal::Library chosen({"libanl.so.1", "libc.so.6"}, "install it");
   expect_error(Errc::unsupported, {"libc.so.6 has no tutti_has_no_such_function"},
                [&] { (void)chosen.symbol("tutti_has_no_such_function"); });
+}
+
+ncclConfig_t last_config{};
+int last_priority = 0;
+
+TEST_F(FromSources, SettingsReachNcclAndTheStream) {
+  static auto seen = nccl();
+  seen.comm_init_rank_config = [](ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                  ncclConfig_t* config) {
+    last_config = *config;
+    EXPECT_EQ(std::string(config->commName), "n");
+    EXPECT_EQ(std::string(config->netName), "Socket");
+    return nccl().comm_init_rank_config(comm, size, id, rank, config);
+  };
+  static auto streams = cuda();
+  streams.stream_create_with_priority = [](cudaStream_t* stream, unsigned int flags, int priority) {
+    last_priority = priority;
+    return cuda().stream_create_with_priority(stream, flags, priority);
+  };
+  auto tables = apis();
+  tables.nccl = &seen;
+  tables.cuda = &streams;
+  on_groups(1, [](const Member& at) { at.group.barrier(); },
+            {.apis = tables,
+             .args = "min_ctas=2,max_ctas=8,cga_cluster_size=1,traffic_class=5,cta_policy=2,"
+                     "net_name=Socket,priority=-3"});
+  EXPECT_EQ(last_config.blocking, 0);
+  EXPECT_EQ(last_config.minCTAs, 2);
+  EXPECT_EQ(last_config.maxCTAs, 8);
+  EXPECT_EQ(last_config.cgaClusterSize, 1);
+  EXPECT_EQ(last_config.trafficClass, 5);
+  EXPECT_EQ(last_config.CTAPolicy, 2);
+  EXPECT_EQ(last_priority, -3);
+}
+
+TEST_F(FromSources, UnknownSettingsAreNamed) {
+  using backend::nccl::Settings;
+  expect_error(Errc::invalid_argument, {"'most_ctas'", "max_ctas", "priority"},
+               [] { (void)Settings::of("max_ctas=8,most_ctas=3"); });
+  expect_error(Errc::invalid_argument, {"'max_ctas'", "'many'", "integer"},
+               [] { (void)Settings::of("max_ctas=many"); });
 }
 
 }  // namespace
