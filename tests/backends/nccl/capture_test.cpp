@@ -29,6 +29,8 @@ Graph capture(const Member& at, const std::function<void()>& calls) {
 
 class Captured : public Double {
  protected:
+  Captured() { set_issues_on_a_thread(true); }  // Whose mode of capture is global.
+
   /// Captures once and launches three times with other inputs: input i of rank r is
   /// `r + 1 + 10 * launch`, and `expected(launch)` is what `out` then holds, row by row.
   static void replay(

@@ -49,6 +49,6 @@ void invalidate(Stream& stream);
 /// Calls destroy(object) when the graph of the stream's capture is destroyed.
 cudaError_t at_graph_end(cudaStream_t stream, void* object, void (*destroy)(void*));
 /// Ends the hold of a graph on communicators.
-void let_go(Capture& capture);
+void release_comms(Capture& capture);
 
 }  // namespace tutti::test::nccl_double

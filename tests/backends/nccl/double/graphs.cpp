@@ -22,7 +22,7 @@ void end_graph(Capture* capture) {
   for (const auto& at_end : capture->at_end) at_end();
   if (capture->blocks.empty() && capture->comms.empty()) return;
   const Lock lock(machine().mutex);
-  let_go(*capture);
+  release_comms(*capture);
   for (const auto base : capture->blocks)
     if (const Block& block = machine().memory.blocks().at(base); block.freed)
       machine().memory.retire(block);
@@ -39,7 +39,7 @@ cudaError_t at_graph_end(cudaStream_t handle, void* object, void (*destroy)(void
   return cudaSuccess;
 }
 
-void let_go(Capture& capture) {
+void release_comms(Capture& capture) {
   for (Comm* comm : std::exchange(capture.comms, {})) --comm->graphs;
   machine().changed.notify_all();
 }
