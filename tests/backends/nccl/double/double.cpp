@@ -31,9 +31,9 @@ std::vector<std::string> take_violations() {
   return machine().take_violations();
 }
 
-void check_nothing_is_left() {
+void check_nothing_is_left(std::chrono::milliseconds patience) {
   Lock lock(machine().mutex);
-  const auto limit = Clock::now() + std::chrono::seconds(1);
+  const auto limit = Clock::now() + patience;
   while (something_is_left(machine()) && Clock::now() < limit) {
     lock.unlock();
     std::this_thread::yield();

@@ -49,9 +49,9 @@ backend::nccl::Apis apis();
 std::vector<std::string> take_violations();
 
 /// Reports leaked communicators, streams, events, memory and open groups. Call it when no group is
-/// alive. Waits briefly for detached threads of a backend. Then forgets everything, for the next
-/// test.
-void check_nothing_is_left();
+/// alive. Waits up to `patience` for detached threads of a backend. Then forgets everything, for
+/// the next test.
+void check_nothing_is_left(std::chrono::milliseconds patience = std::chrono::seconds(1));
 
 void set_faults(int device, const Faults& faults);
 /// For all devices at once.
