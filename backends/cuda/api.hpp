@@ -22,6 +22,12 @@ namespace tutti::backend::cuda {
   X(set_device, cudaSetDevice, (int device))                                                      \
   X(malloc_async, cudaMallocAsync, (void** data, std::size_t bytes, cudaStream_t stream))         \
   X(free_async, cudaFreeAsync, (void* data, cudaStream_t stream))                                 \
+  X(mem_pool_create, cudaMemPoolCreate,                                                           \
+    (cudaMemPool_t * pool, const cudaMemPoolProps* properties))                                   \
+  X(mem_pool_set_attribute, cudaMemPoolSetAttribute,                                              \
+    (cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value))                                 \
+  X(malloc_from_pool_async, cudaMallocFromPoolAsync,                                              \
+    (void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream))                    \
   X(host_alloc, cudaHostAlloc, (void** data, std::size_t bytes, unsigned int flags))              \
   X(free_host, cudaFreeHost, (void* data))                                                        \
   X(memcpy_async, cudaMemcpyAsync,                                                                \

@@ -44,7 +44,10 @@ Group::Group(const BackendInit& init, const Apis& apis)
       failure_(init_, order_),
       history_(init_.name, init_.rank),
       connection_(gpu_, init_),
-      launcher_(gpu_, init_, memory_, failure_, connection_.communicator()),
+      launcher_(
+          gpu_, init_,
+          init.memory == nullptr ? cuda::scratch_memory(*apis.cuda, init.device.index) : memory_,
+          failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {

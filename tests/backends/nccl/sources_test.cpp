@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -179,6 +181,35 @@ TEST_F(FromSources, ALibraryThatIsLoadedAlreadyComesFirst) {
   const internal::Library chosen({"libanl.so.1", "libc.so.6"}, "install it");
   expect_error(Errc::unsupported, {"libc.so.6 has no tutti_has_no_such_function"},
                [&] { (void)chosen.symbol("tutti_has_no_such_function"); });
+}
+
+std::map<cudaMemPoolAttr, std::uint64_t> pool_attributes;
+
+// CUDA's default pool gives memory back at each synchronization.
+TEST_F(FromSources, ScratchMemoryIsOfAPoolThatKeepsIt) {
+  static auto pools = cuda();
+  pools.mem_pool_set_attribute = [](cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+    pool_attributes[attribute] = attribute == cudaMemPoolAttrReleaseThreshold
+                                     ? *static_cast<std::uint64_t*>(value)
+                                     : static_cast<std::uint64_t>(*static_cast<int*>(value));
+    return cuda().mem_pool_set_attribute(pool, attribute, value);
+  };
+  auto tables = apis();
+  tables.cuda = &pools;
+  on_groups(1,
+            [](const Member& at) {
+              const TensorView data = at.make();
+              at.fill(data, 2);
+              const int before = calls("cudaMallocFromPoolAsync");
+              at.group.all_reduce(data, ReduceOp::min, {.stream = at.stream()});
+              EXPECT_EQ(calls("cudaMallocFromPoolAsync"), before + 1);
+              EXPECT_TRUE(at.holds(data, 2));
+              at.free(data);
+            },
+            {.apis = tables});
+  EXPECT_EQ(pool_attributes[cudaMemPoolAttrReleaseThreshold], UINT64_MAX);
+  ASSERT_TRUE(pool_attributes.contains(cudaMemPoolReuseAllowInternalDependencies));
+  EXPECT_EQ(pool_attributes[cudaMemPoolReuseAllowInternalDependencies], 0U);
 }
 
 ncclConfig_t last_config{};
