@@ -30,9 +30,39 @@ bool has_context(int device) {
   }
 }
 
+/// The functions of at_graph_end(). The runtime 12 has capture_info_v2; the runtime 13 has a
+/// function with a parameter more under the name without a version.
+struct GraphFunctions {
+  cudaError_t (*capture_info_v2)(cudaStream_t, cudaStreamCaptureStatus*, unsigned long long*,
+                                 cudaGraph_t*, const cudaGraphNode_t**, std::size_t*);
+  cudaError_t (*capture_info)(cudaStream_t, cudaStreamCaptureStatus*, unsigned long long*,
+                              cudaGraph_t*, const cudaGraphNode_t**, const void**, std::size_t*);
+  cudaError_t (*create)(cudaUserObject_t*, void*, cudaHostFn_t, unsigned int, unsigned int);
+  cudaError_t (*retain)(cudaGraph_t, cudaUserObject_t, unsigned int, unsigned int);
+};
+GraphFunctions graph_functions{};  // Constant after load_runtime().
+
+cudaError_t at_graph_end(cudaStream_t stream, void* object, void (*destroy)(void*)) {
+  const auto& call = graph_functions;
+  cudaStreamCaptureStatus status{};
+  cudaGraph_t graph = nullptr;
+  cudaUserObject_t made = nullptr;
+  auto code = call.capture_info_v2 != nullptr
+                  ? call.capture_info_v2(stream, &status, nullptr, &graph, nullptr, nullptr)
+                  : call.capture_info(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr);
+  if (code != cudaSuccess) return code;
+  code = call.create(&made, object, destroy, 1, cudaUserObjectNoDestructorSync);
+  return code != cudaSuccess ? code : call.retain(graph, made, 1, cudaGraphUserObjectMove);
+}
+
 CudaApi load_runtime() {
+  int driver = 0;
+  try {
+    if (driver_api().driver_get_version(&driver) != CUDA_SUCCESS) driver = 0;
+  } catch (const Error&) {  // absent() says so.
+  }
   const internal::Library library(
-      {"libcudart.so.13", "libcudart.so.12"},
+      runtime_names(driver),
       "install the CUDA runtime (Python: nvidia-cuda-runtime) and put its folder "
       "into LD_LIBRARY_PATH");
   CudaApi api;
@@ -41,6 +71,11 @@ CudaApi load_runtime() {
 #undef TUTTI_LOAD
   library.load(api.get_error_name, "cudaGetErrorName");
   library.load(api.get_error_string, "cudaGetErrorString");
+  library.load_if_there(graph_functions.capture_info_v2, "cudaStreamGetCaptureInfo_v2");
+  library.load(graph_functions.capture_info, "cudaStreamGetCaptureInfo");
+  library.load(graph_functions.create, "cudaUserObjectCreate");
+  library.load(graph_functions.retain, "cudaGraphRetainUserObject");
+  api.at_graph_end = at_graph_end;
   api.has_context = has_context;
   return api;
 }
@@ -90,6 +125,11 @@ const CudaApi& cuda_api() {
 const DriverApi& driver_api() {
   static const DriverApi api = load_driver();
   return api;
+}
+
+std::vector<const char*> runtime_names(int driver) {
+  if (driver != 0 && driver < 13000) return {"libcudart.so.12"};
+  return {"libcudart.so.13", "libcudart.so.12"};
 }
 
 std::string version_text(int code) {

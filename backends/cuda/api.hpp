@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include <tutti/error.hpp>
 
@@ -21,6 +22,12 @@ namespace tutti::backend::cuda {
   X(set_device, cudaSetDevice, (int device))                                                      \
   X(malloc_async, cudaMallocAsync, (void** data, std::size_t bytes, cudaStream_t stream))         \
   X(free_async, cudaFreeAsync, (void* data, cudaStream_t stream))                                 \
+  X(mem_pool_create, cudaMemPoolCreate,                                                           \
+    (cudaMemPool_t * pool, const cudaMemPoolProps* properties))                                   \
+  X(mem_pool_set_attribute, cudaMemPoolSetAttribute,                                              \
+    (cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value))                                 \
+  X(malloc_from_pool_async, cudaMallocFromPoolAsync,                                              \
+    (void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream))                    \
   X(host_alloc, cudaHostAlloc, (void** data, std::size_t bytes, unsigned int flags))              \
   X(free_host, cudaFreeHost, (void* data))                                                        \
   X(memcpy_async, cudaMemcpyAsync,                                                                \
@@ -31,6 +38,8 @@ namespace tutti::backend::cuda {
     (cudaPointerAttributes * attributes, const void* data))                                       \
   X(stream_create_with_flags, cudaStreamCreateWithFlags,                                          \
     (cudaStream_t * stream, unsigned int flags))                                                  \
+  X(stream_create_with_priority, cudaStreamCreateWithPriority,                                    \
+    (cudaStream_t * stream, unsigned int flags, int priority))                                    \
   X(stream_destroy, cudaStreamDestroy, (cudaStream_t stream))                                     \
   X(stream_synchronize, cudaStreamSynchronize, (cudaStream_t stream))                             \
   X(stream_wait_event, cudaStreamWaitEvent,                                                       \
@@ -54,6 +63,9 @@ struct CudaApi {
 #undef TUTTI_FIELD
   const char* (*get_error_name)(cudaError_t error) = nullptr;
   const char* (*get_error_string)(cudaError_t error) = nullptr;
+  /// Calls destroy(object), on any thread, when the graph into which `stream` is captured and all
+  /// its copies have been destroyed. `destroy` must not call CUDA.
+  cudaError_t (*at_graph_end)(cudaStream_t stream, void* object, void (*destroy)(void*)) = nullptr;
   /// True when this process has a context on the device, or when the driver does not say. Does not
   /// create a context.
   bool (*has_context)(int device) = nullptr;
@@ -62,6 +74,7 @@ struct CudaApi {
 /// Entries X(field, function): the functions that load and launch kernels or that query a device
 /// without a context. Drivers for CUDA 12.0, which cudart 12 requires, have all of them.
 #define TUTTI_CUDA_DRIVER_FUNCTIONS(X)                        \
+  X(driver_get_version, cuDriverGetVersion)                   \
   X(device_get, cuDeviceGet)                                  \
   X(device_primary_ctx_get_state, cuDevicePrimaryCtxGetState) \
   X(library_load_data, cuLibraryLoadData)                     \
@@ -82,6 +95,9 @@ struct DriverApi {
 const CudaApi& cuda_api();
 const DriverApi& driver_api();
 
+/// The names of the CUDA runtimes that a driver for CUDA `driver` (12040 is 12.4) serves, the
+/// preferred one first; 0: the driver is unknown.
+std::vector<const char*> runtime_names(int driver);
 /// The reason why no device can be used, and what to install; empty when there is a device. @throws
 /// Error if CUDA fails for another reason.
 std::string absent(const CudaApi& cuda);

@@ -10,10 +10,14 @@
 namespace tutti::backend::cuda {
 
 void Pause::operator()() {
-  constexpr int quick = 64;
-  if (++turns_ < quick) return std::this_thread::yield();
-  const auto longer = std::min(10 * (turns_ - quick + 1), 200);
-  std::this_thread::sleep_for(std::chrono::microseconds(longer));
+  constexpr std::chrono::microseconds yields(200);
+  if (naps_ <= 0) {
+    const auto now = std::chrono::steady_clock::now();
+    if (naps_ < 0) began_ = now;
+    naps_ = 0;
+    if (now - began_ < yields) return std::this_thread::yield();
+  }
+  std::this_thread::sleep_for(std::chrono::microseconds(std::min(10 * ++naps_, 200)));
 }
 
 Gpu::Gpu(const CudaApi& cuda, int index)
@@ -39,7 +43,18 @@ Gpu::Turn Gpu::turn(Deadline limit) const {
     internal::failf(Errc::timeout,
                     "the deadline passed while another call was being queued on cuda:{}", index_);
   launching_.under_way = true;
-  return Turn(launching_);
+  launching_.since = std::chrono::steady_clock::now();
+  return Turn(&launching_);
+}
+
+std::optional<Gpu::Turn> Gpu::try_turn(std::chrono::nanoseconds patience) const {
+  const std::lock_guard lock(launching_.mutex);
+  const auto now = std::chrono::steady_clock::now();
+  if (launching_.under_way)
+    return now - launching_.since < patience ? std::nullopt : std::optional(Turn(nullptr));
+  launching_.under_way = true;
+  launching_.since = now;
+  return Turn(&launching_);
 }
 
 Gpu::Turn::Turn(Turn&& other) noexcept : launching_(std::exchange(other.launching_, nullptr)) {}
@@ -138,10 +153,15 @@ bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {
   return status == cudaStreamCaptureStatusActive;
 }
 
-CudaStream::CudaStream(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {
+CudaStream::CudaStream(std::shared_ptr<Gpu> gpu, int priority) : gpu_(std::move(gpu)) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  check(gpu_->cuda(), gpu_->cuda().stream_create_with_flags(&stream_, cudaStreamNonBlocking),
-        "cudaStreamCreateWithFlags");
+  const auto& cuda = gpu_->cuda();
+  if (priority == 0)
+    check(cuda, cuda.stream_create_with_flags(&stream_, cudaStreamNonBlocking),
+          "cudaStreamCreateWithFlags");
+  else
+    check(cuda, cuda.stream_create_with_priority(&stream_, cudaStreamNonBlocking, priority),
+          "cudaStreamCreateWithPriority");
 }
 
 CudaStream::~CudaStream() {

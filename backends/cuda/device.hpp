@@ -1,10 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,13 +32,15 @@ T& process_wide(const Key& key, Args&&... args) {
   return all.try_emplace(key, std::forward<Args>(args)...).first->second;
 }
 
-/// Growing pauses for polling loops.
+/// Pauses for polling loops: the thread yields for 200 us, in which NCCL queues a call on a thread
+/// of its own, and then naps for longer and longer.
 class Pause {
  public:
   void operator()();
 
  private:
-  int turns_ = 0;
+  std::chrono::steady_clock::time_point began_{};
+  int naps_ = -1;  // -1: not called yet.
 };
 
 /// Polls `ready` with growing pauses until it returns true. Calls `look`, which may throw, before
@@ -54,6 +58,7 @@ struct Launching {
   std::mutex mutex;
   std::condition_variable ended;
   bool under_way = false;
+  std::chrono::steady_clock::time_point since{};  ///< When the call under way began.
 };
 
 /// The device of one group, and a pool of CUDA events on it. Called from any thread.
@@ -97,11 +102,15 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
    private:
     friend class Gpu;
-    explicit Turn(Launching& launching) noexcept : launching_(&launching) {}
+    explicit Turn(Launching* launching) noexcept : launching_(launching) {}
     Launching* launching_;
   };
   /// Blocks until no other call is being queued on the device. @throws Error timeout.
   Turn turn(Deadline limit) const;
+  /// The same without blocking: empty while another call is being queued. A call that has taken
+  /// longer than `patience` may wait for its peers, and they for the caller: then the result lets
+  /// the caller queue beside that call.
+  std::optional<Turn> try_turn(std::chrono::nanoseconds patience) const;
 
   const CudaApi& cuda() const noexcept { return cuda_; }
   int index() const noexcept { return index_; }
@@ -165,7 +174,8 @@ inline bool is_capturing(const Gpu& gpu, cudaStream_t stream) {
 /// A stream that does not synchronise with the default stream.
 class CudaStream {
  public:
-  explicit CudaStream(std::shared_ptr<Gpu> gpu);
+  /// `priority`: 0 is the lowest, -1 a higher one.
+  explicit CudaStream(std::shared_ptr<Gpu> gpu, int priority = 0);
   ~CudaStream();
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,7 +14,7 @@
 namespace tutti::backend::cuda {
 namespace {
 
-class CudaMemory final : public Memory {
+class CudaMemory : public Memory {
  public:
   CudaMemory(const CudaApi& cuda, int index) : cuda_(cuda), index_(index) {}
 
@@ -21,7 +23,7 @@ class CudaMemory final : public Memory {
   void* allocate(std::size_t bytes, Stream stream) override {
     const DeviceScope scope(cuda_, index_);
     void* data = nullptr;
-    const auto code = cuda_.malloc_async(&data, std::max<std::size_t>(bytes, 1), to_cuda(stream));
+    const auto code = take(&data, std::max<std::size_t>(bytes, 1), to_cuda(stream));
     if (code == cudaSuccess) return data;
     const Error error = cuda_error(cuda_, code, "cudaMallocAsync");
     throw Error(error.code(),
@@ -51,6 +53,14 @@ class CudaMemory final : public Memory {
     if (for_host) check(cuda_, cuda_.stream_synchronize(to_cuda(stream)), "cudaStreamSynchronize");
   }
 
+ protected:
+  /// Requires a DeviceScope.
+  virtual cudaError_t take(void** data, std::size_t bytes, cudaStream_t stream) {
+    return cuda_.malloc_async(data, bytes, stream);
+  }
+  const CudaApi& cuda_;
+  int index_;
+
  private:
   bool on_host(const void* data) const {
     // CUDA 13 writes more bytes than the struct in the headers of 12 has.
@@ -61,15 +71,45 @@ class CudaMemory final : public Memory {
     check(cuda_, cuda_.pointer_get_attributes(&attributes.known, data), "cudaPointerGetAttributes");
     return attributes.known.type != cudaMemoryTypeDevice;
   }
+};
 
-  const CudaApi& cuda_;
-  int index_;
+class ScratchMemory final : public CudaMemory {
+ public:
+  using CudaMemory::CudaMemory;
+
+ private:
+  cudaError_t take(void** data, std::size_t bytes, cudaStream_t stream) override {
+    std::call_once(made_, [this] { make_pool(); });
+    return cuda_.malloc_from_pool_async(data, bytes, pool_, stream);
+  }
+  void make_pool() {
+    // Another thread's capture would prohibit it.
+    const RelaxedCapture relaxed(cuda_);
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, index_};
+    check(cuda_, cuda_.mem_pool_create(&pool_, &properties), "cudaMemPoolCreate");
+    std::uint64_t keeps = UINT64_MAX;
+    int waits = 0;
+    check(cuda_, cuda_.mem_pool_set_attribute(pool_, cudaMemPoolAttrReleaseThreshold, &keeps),
+          "cudaMemPoolSetAttribute");
+    check(cuda_,
+          cuda_.mem_pool_set_attribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &waits),
+          "cudaMemPoolSetAttribute");
+  }
+
+  std::once_flag made_;
+  cudaMemPool_t pool_ = nullptr;  // Never destroyed, like this object.
 };
 
 }  // namespace
 
 Memory& cuda_memory(const CudaApi& cuda, int device) {
   return process_wide<CudaMemory>(std::pair(&cuda, device), cuda, device);
+}
+
+Memory& scratch_memory(const CudaApi& cuda, int device) {
+  return process_wide<ScratchMemory>(std::pair(&cuda, device), cuda, device);
 }
 
 }  // namespace tutti::backend::cuda

@@ -10,4 +10,9 @@ namespace tutti::backend::cuda {
 /// host_memory(): Tensors may outlive their group.
 Memory& cuda_memory(const CudaApi& cuda, int device);
 
+/// The same from a pool of the library, for scratch memory of calls. CUDA's default pool returns
+/// unused memory to the device at each synchronization, and may make a stream wait for another one
+/// whose memory it reuses, behind a kernel that waits for a peer. This pool does neither.
+Memory& scratch_memory(const CudaApi& cuda, int device);
+
 }  // namespace tutti::backend::cuda

@@ -34,7 +34,7 @@ void Bounded::before() {
 }
 
 void Bounded::inside(ncclComm_t comm) const {
-  if (slot_ == 0) return;
+  if (slot_ == 0 || context_.size == 1) return;
   const auto& nccl = context_.gpu.nccl();
   const auto gather = [&](std::byte* all, std::size_t bytes) {
     check(nccl,

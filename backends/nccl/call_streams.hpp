@@ -19,7 +19,8 @@ namespace tutti::backend::nccl {
 /// For one thread at a time, under Launcher's mutex. EventState's lock is taken under that mutex.
 class CallStreams {
  public:
-  explicit CallStreams(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), own_(gpu_) {}
+  explicit CallStreams(std::shared_ptr<Gpu> gpu)
+      : gpu_(std::move(gpu)), own_(gpu_, gpu_->settings().priority) {}
   CallStreams(const CallStreams&) = delete;
   CallStreams& operator=(const CallStreams&) = delete;
 

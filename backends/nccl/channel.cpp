@@ -1,5 +1,6 @@
 #include "channel.hpp"
 
+#include <chrono>
 #include <utility>
 
 namespace tutti::backend::nccl {
@@ -7,6 +8,11 @@ namespace {
 
 constexpr int sender = 0;
 constexpr int receiver = 1;
+
+/// The time for which a message waits for another call that is being queued on the device, and for
+/// which it then keeps other calls waiting.
+constexpr std::chrono::milliseconds patience_with_calls{20};
+constexpr std::chrono::milliseconds queues_within{2};
 
 }  // namespace
 
@@ -62,10 +68,28 @@ bool Channel::connect() {
   return true;
 }
 
+bool Channel::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return waiting_.empty();
+}
+
+void Channel::give_up() noexcept {
+  const std::lock_guard lock(mutex_);
+  turn_.reset();
+}
+
 /// Advances the first message. True when it has been queued and removed.
 bool Channel::send_front() {
   auto& message = waiting_.front();
-  if (!std::exchange(under_way_, true)) {
+  if (!under_way_) {
+    // NCCL does not permit threads to queue calls on a device in parallel. The message that
+    // connects the two ranks waits for the peer, so it cannot have the device to itself.
+    if (connected_) {
+      auto turn = gpu_->try_turn(patience_with_calls);
+      if (!turn) return false;
+      turn_.emplace(std::move(*turn));
+    }
+    under_way_ = true;
     message.input.block(stream_.get());
     if (message.bytes == 0 && token_ == nullptr) token_ = memory_.allocate(1, stream_.handle());
     void* data = message.bytes == 0 ? token_ : message.data;
@@ -78,8 +102,12 @@ bool Channel::send_front() {
         check(nccl, nccl.recv(data, bytes, ncclUint8, sender, comm, stream_.get()), "ncclRecv");
     });
   }
-  if (!communicator_->ready()) return false;
+  const auto enough = Deadline::after(queues_within);
+  for (Pause pause; !communicator_->ready(); pause())
+    if (!turn_ || enough.expired()) return false;
+  connected_ = true;
   under_way_ = false;
+  turn_.reset();
   auto event = gpu_->event();
   event.record(stream_.get());
   message.state->queued(std::move(event));

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include <tutti/store/store.hpp>
@@ -34,6 +35,10 @@ class Channel {
   void post(Message message);
   /// Advances the messages without blocking. @throws Error when the channel has failed.
   void advance();
+  /// True when no message waits to be queued.
+  bool is_idle();
+  /// Gives up the turn on the device after an abort.
+  void give_up() noexcept;
   cudaStream_t stream() const noexcept { return stream_.get(); }
   const std::shared_ptr<Communicator>& communicator() const noexcept { return communicator_; }
 
@@ -56,6 +61,8 @@ class Channel {
       nullptr;  // One byte, sent for messages without elements so that they keep their order.
   std::deque<Message> waiting_;
   bool under_way_ = false;  // The first message is passed to NCCL and not yet queued.
+  bool connected_ = false;  // By the first message.
+  std::optional<Gpu::Turn> turn_;
 };
 
 }  // namespace tutti::backend::nccl

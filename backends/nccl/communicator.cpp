@@ -29,8 +29,7 @@ void Communicator::begin(const ncclUniqueId& id, int rank, int size) {
   const std::lock_guard lock(mutex_);
   if (aborted_) tutti::fail(Errc::aborted, "the communicator has ended");
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = gpu_->settings().config();
   check(gpu_->nccl(), gpu_->nccl().comm_init_rank_config(&comm_, size, id, rank, &config),
         "ncclCommInitRankConfig");
 }
@@ -103,6 +102,20 @@ bool Communicator::ended() noexcept {
   return true;
 }
 
+void Communicator::hold_by_graph(cudaStream_t stream) {
+  using Graphs = decltype(graphs_);
+  auto held = std::make_unique<Graphs>(graphs_);
+  const auto on_end = [](void* data) {
+    const std::unique_ptr<Graphs> graphs(static_cast<Graphs*>(data));
+    --**graphs;
+  };
+  ++*graphs_;
+  const auto code = gpu_->cuda().at_graph_end(stream, held.get(), on_end);
+  if (code != cudaSuccess) --*graphs_;
+  check(gpu_->cuda(), code, "cudaGraphRetainUserObject");
+  (void)held.release();
+}
+
 void Communicator::use_device() const noexcept {
   cuda::use_device(gpu_->cuda(), gpu_->index());
 }
@@ -110,14 +123,14 @@ void Communicator::use_device() const noexcept {
 namespace {
 
 /// Runs `body` for each communicator on a separate thread, because calls into NCCL may hang.
-/// `limit` is `bound` from now. Returns true if all threads have ended by then. A thread that hangs
-/// keeps its communicator alive.
+/// `limit` is `bound` from now. Returns true if all threads have ended by then, except those whose
+/// communicator is held by graphs. A thread that hangs keeps its communicator alive.
 bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
                 void (*body)(Communicator&, Deadline limit) noexcept) noexcept {
   struct Count {
     std::mutex mutex;
     std::condition_variable changed;
-    std::size_t left = 0;
+    Communicators left;
   };
   const auto limit = Deadline::after(bound);
   std::shared_ptr<Count> count;
@@ -130,19 +143,26 @@ bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
         communicator->use_device();
         body(*communicator, limit);
         const std::lock_guard ending(count->mutex);
-        --count->left;
+        std::erase(count->left, communicator);
         count->changed.notify_all();
       }).detach();
-      ++count->left;
+      count->left.push_back(communicator);
     }
   } catch (...) {  // No thread or no memory for one: the remaining communicators are not handled,
                    // and the result is false.
     complete = false;
   }
   if (count == nullptr) return false;
+  // NCCL stops the kernels of graphs first, and then waits for the graphs.
+  constexpr std::chrono::milliseconds stops_kernels{100};
   std::unique_lock lock(count->mutex);
-  return count->changed.wait_until(lock, limit.time(), [&] { return count->left == 0; }) &&
-         complete;
+  const auto ended = [&] { return count->left.empty(); };
+  while (!count->changed.wait_for(lock, std::min<std::chrono::nanoseconds>(bound, stops_kernels),
+                                  ended)) {
+    if (limit.expired()) return false;
+    if (std::ranges::all_of(count->left, [](const auto& one) { return one->is_held(); })) break;
+  }
+  return complete;
 }
 
 }  // namespace
@@ -151,14 +171,21 @@ bool abort_all(const Communicators& all) noexcept {
   return on_threads(all, abort_bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
 }
 
-void end_all(const Communicators& all) noexcept {
-  constexpr std::chrono::seconds polite_bound{1};
+void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept {
+  using std::chrono::seconds;
+  const auto polite_bound =
+      std::clamp<std::chrono::nanoseconds>(timeout / 10, seconds(1), seconds(30));
   // In parallel: each may wait for its peers.
   (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();
-    const auto polite = Deadline::after(limit.remaining() / 2);
-    for (Pause pause; !one.ended(); pause())
-      if (polite.expired()) return one.abort();
+    const auto bound = limit.remaining() / 2;
+    auto polite = Deadline::after(bound);
+    for (Pause pause; !one.ended(); pause()) {
+      if (!one.is_held() && polite.expired()) return one.abort();
+      if (!one.is_held()) continue;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      polite = Deadline::after(bound);
+    }
   });
 }
 

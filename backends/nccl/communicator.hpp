@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -79,6 +80,12 @@ class Communicator {
   /// has destroyed the communicator.
   bool begin_end() noexcept;
   bool ended() noexcept;
+  /// Counts a call that is captured on `stream`. NCCL aborts and finalizes the communicator only
+  /// when all graphs with its calls have been destroyed (commDestroySync in NCCL's init.cc).
+  /// @throws Error.
+  void hold_by_graph(cudaStream_t stream);
+  /// True while such a graph is left.
+  bool is_held() const noexcept { return *graphs_ != 0; }
   /// Makes the device current on the calling thread, which is the library's own.
   void use_device() const noexcept;
 
@@ -93,6 +100,7 @@ class Communicator {
   bool adopted_ = false;
   std::function<void()> aborting_;
   std::vector<std::shared_ptr<void>> kept_;
+  std::shared_ptr<std::atomic<int>> graphs_ = std::make_shared<std::atomic<int>>(0);
 };
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;
@@ -101,11 +109,14 @@ using Communicators = std::vector<std::shared_ptr<Communicator>>;
 constexpr std::chrono::seconds abort_bound{10};
 
 /// Aborts all communicators, each on a separate thread because ncclCommAbort may hang. True when
-/// all have ended within abort_bound.
+/// all have ended within abort_bound, or are held by graphs alone: then NCCL has told its kernels
+/// to end, and ends the communicators when the graphs are destroyed.
 bool abort_all(const Communicators& all) noexcept;
 
 /// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator that
-/// has not ended after 1 s. Returns after at most 2 s.
-void end_all(const Communicators& all) noexcept;
+/// has not ended after a tenth of the group's timeout, at least 1 s and at most 30 s. Returns after
+/// at most twice that time. A communicator that is held by graphs ends later, when they are
+/// destroyed.
+void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept;
 
 }  // namespace tutti::backend::nccl

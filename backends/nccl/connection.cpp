@@ -14,16 +14,33 @@
 namespace tutti::backend::nccl {
 namespace {
 
+bool is_one(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && value == std::string_view("1");
+}
+
 /// Claims a device for one rank of a communicator within this process, until the result is
 /// destroyed. Two ranks of a process on one device would deadlock: a call holds the device until
 /// NCCL has queued it, and NCCL may wait for the other ranks meanwhile. @throws Error unsupported
-/// when another rank of the communicator has the device.
-std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std::string& group) {
+/// when another rank of the communicator has the device, or is in this process with an NCCL whose
+/// kernels use the memory of such ranks: cudaMallocAsync gives them no access (prims_simple.h of
+/// NCCL up to 2.23).
+std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std::string& group,
+                                   int version) {
   static std::mutex guard;
   static auto& taken = *new std::set<std::pair<std::string, int>>;
   const std::pair key(std::string(id.internal, sizeof id.internal), device);
   {
     const std::lock_guard lock(guard);
+    const auto other = taken.lower_bound({key.first, 0});
+    const bool threads = other != taken.end() && other->first == key.first;
+    if (threads && other->second != device && version < NCCL_VERSION(2, 24, 0) &&
+        !is_one("NCCL_P2P_DIRECT_DISABLE"))
+      internal::failf(Errc::unsupported,
+                      "ranks of group '{}' are threads of one process, and NCCL {} uses memory of "
+                      "a peer in the process, to which its device may have no access; install NCCL "
+                      "2.24 or newer, use a process per rank, or set NCCL_P2P_DIRECT_DISABLE=1",
+                      group, version_text(version));
     if (!taken.insert(key).second)
       internal::failf(Errc::unsupported,
                       "another rank of group '{}' uses cuda:{} in this process; give each rank a "
@@ -58,9 +75,12 @@ void check_identity(const Gpu& gpu, const BackendInit& init, ncclComm_t comm) {
                     device, gpu.index());
 }
 
-void warn_of_blocking(const BackendInit& init) {
-  if (const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
-      blocking != nullptr && blocking == std::string_view("1"))
+void warn_of_settings(const BackendInit& init) {
+  if (is_one("NCCL_LAUNCH_ORDER_IMPLICIT"))
+    init.logger(LogLevel::warning,
+                "NCCL_LAUNCH_ORDER_IMPLICIT=1 makes NCCL fail if two threads use a device at a "
+                "time, which the first message between two ranks may do");
+  if (is_one("NCCL_COMM_BLOCKING"))
     init.logger(LogLevel::warning,
                 "NCCL_COMM_BLOCKING=1 makes NCCL ignore that this library asks for communicators "
                 "that do not block: deadlines do not hold inside NCCL");
@@ -78,9 +98,9 @@ void Connection::open(Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (init_.adopt) return adopt(limit);
   (void)rendezvous_.exchange("nccl/here", std::string_view());
-  warn_of_blocking(init_);
+  warn_of_settings(init_);
   const auto id = exchange_id();
-  claim_ = claim_device(id, init_.device.index, init_.name);
+  claim_ = claim_device(id, init_.device.index, init_.name, Features::of(gpu_->nccl()).version);
   communicator_->begin(id, init_.rank, init_.size);
   cuda::await(
       limit, late_in_nccl, [this] { return communicator_->ready(); }, [this] { check_peers(); });

@@ -11,8 +11,13 @@
 
 namespace tutti::backend::nccl {
 
-std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age) {
-  return std::clamp<std::chrono::nanoseconds>(age / 4, first_look, rarest_look);
+std::chrono::nanoseconds first_look(int size) {
+  constexpr std::chrono::nanoseconds per_rank = std::chrono::microseconds(2500);
+  return std::clamp<std::chrono::nanoseconds>(size * per_rank, 8 * per_rank, rarest_look);
+}
+
+std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age, int size) {
+  return std::clamp<std::chrono::nanoseconds>(age / 4, first_look(size), rarest_look);
 }
 
 void Failure::require_intact() const {
@@ -36,7 +41,8 @@ void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since)
                                           pair ? op.peer : init_.rank, text);
   if (pair || init_.size == 1) return fail(mine);
   // The peers need this time to poll the store once.
-  fail_late(mine, status_of(op, call), between_looks(Clock::now() - since) + 3 * first_look);
+  fail_late(mine, status_of(op, call),
+            between_looks(Clock::now() - since, init_.size) + 3 * first_look(init_.size));
 }
 
 void Failure::fail_late(const Error& mine, const internal::Status& status,

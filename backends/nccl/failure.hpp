@@ -16,13 +16,13 @@
 
 namespace tutti::backend::nccl {
 
-/// The time from the start of a call to the first poll of the store, and the shortest time between
-/// two polls.
-constexpr std::chrono::milliseconds first_look{20};
 /// The longest time between two polls of the store.
 constexpr std::chrono::seconds rarest_look{1};
+/// The time from the start of a call to the first poll of the store, and the shortest time between
+/// two polls: 20 ms for up to 8 ranks, and in proportion to the ranks beyond, which poll one store.
+std::chrono::nanoseconds first_look(int size);
 /// The time between two polls for a call of this age.
-std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age);
+std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age, int size);
 
 /// The failure of a group: the cause, and the errors of the calls that it ends. All parts of a
 /// group report failures here. Called from any thread.

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "cuda/device.hpp"
 #include "nccl_api.hpp"
+#include "settings.hpp"
 
 namespace tutti::backend::nccl {
 
@@ -27,16 +29,19 @@ struct Apis {
   std::span<const std::byte> fold_image{};  ///< cuda::fold_image(), or a test's own.
 };
 
-/// A device together with the NCCL that is used on it.
+/// A device together with the NCCL that is used on it, and a group's settings of it.
 class Gpu final : public cuda::Gpu {
  public:
-  Gpu(const Apis& apis, int index) : cuda::Gpu(*apis.cuda, index), apis_(apis) {}
+  Gpu(const Apis& apis, int index, Settings settings)
+      : cuda::Gpu(*apis.cuda, index), apis_(apis), settings_(std::move(settings)) {}
 
   const NcclApi& nccl() const noexcept { return *apis_.nccl; }
   const Apis& apis() const noexcept { return apis_; }
+  const Settings& settings() const noexcept { return settings_; }
 
  private:
   Apis apis_;
+  Settings settings_;
 };
 
 }  // namespace tutti::backend::nccl

@@ -13,6 +13,15 @@
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
+namespace {
+
+Settings settings_of(const BackendInit& init) {
+  auto settings = Settings::of(init.args);
+  settings.name = init.name;
+  return settings;
+}
+
+}  // namespace
 
 std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
   auto group = std::make_shared<Group>(init, apis);
@@ -26,7 +35,7 @@ std::shared_ptr<Group> Group::make(const BackendInit& init, const Apis& apis) {
 
 Group::Group(const BackendInit& init, const Apis& apis)
     : init_(init),
-      gpu_(std::make_shared<Gpu>(apis, init.device.index)),
+      gpu_(std::make_shared<Gpu>(apis, init.device.index, settings_of(init))),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
       pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),
@@ -35,11 +44,13 @@ Group::Group(const BackendInit& init, const Apis& apis)
       failure_(init_, order_),
       history_(init_.name, init_.rank),
       connection_(gpu_, init_),
-      launcher_(gpu_, init_, memory_, failure_, connection_.communicator()),
+      launcher_(
+          gpu_, init_,
+          init.memory == nullptr ? cuda::scratch_memory(*apis.cuda, init.device.index) : memory_,
+          failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {
-  init_.args.clear();
   failure_.on_break([this] { watcher_.wake(); });
   try {
     const auto limit = Deadline::after(init.timeout);
@@ -190,7 +201,13 @@ void Group::leave() noexcept {
   if (init_.adopt && failure_.agreement().cause({})) return (void)abort_all(all);
   registrations_.end_all();
   failure_.agreement().leave(next_);
-  end_all(all);
+  if (connection_.communicator()->is_held())
+    init_.logger(
+        LogLevel::warning,
+        fmt::format("group '{}' ends before the CUDA graphs with its calls; NCCL keeps its "
+                    "communicator until they are destroyed",
+                    init_.name));
+  end_all(all, init_.timeout);
 }
 
 }  // namespace tutti::backend::nccl

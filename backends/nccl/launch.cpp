@@ -79,13 +79,15 @@ void Launch::begin_group() {
       messages_.copy_own();
       for (auto& op : bounded_) op.before();
     }
-    GroupScope together(context_.gpu.nccl());
+    std::optional<GroupScope> together;
+    if (context_.size > 1 || std::ranges::any_of(lowered_, &Lowering::needs_nccl))
+      together.emplace(context_.gpu.nccl());
     for (auto& op : lowered_) op.inside(group, comm);
     if (group == 0) {
       messages_.inside(comm);
       for (const auto& op : bounded_) op.inside(comm);
     }
-    together.end();
+    if (together) together->end();
   });
 }
 

@@ -97,6 +97,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     relaxed.emplace(gpu_->cuda());
   }
   await(state->limit());  // Until the previous call has been queued.
+  if (captured) communicator_->hold_by_graph(to_cuda(state->call().stream));
   auto turn = gpu_->turn(state->limit());
   {
     const auto& call = state->call();
@@ -125,10 +126,11 @@ bool Launcher::advance() {
   return !launch_;
 }
 
-void Launcher::try_advance() {
-  // If another thread has the lock, that thread advances the call.
-  if (const std::unique_lock lock(mutex_, std::try_to_lock); lock && launch_ && launch_->advance())
-    launch_.reset();
+bool Launcher::try_advance() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return true;
+  if (launch_ && launch_->advance()) launch_.reset();
+  return !launch_;
 }
 
 void Launcher::await(Deadline limit) {

@@ -42,8 +42,8 @@ class Launcher {
   void launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state);
   /// Advances the last call without blocking. True when it has been queued.
   bool advance();
-  /// The same, unless another thread is doing it.
-  void try_advance();
+  /// The same, unless another thread is doing it. Then the result is true.
+  bool try_advance();
   /// Blocks until the last call has been queued. @throws Error.
   void await(Deadline limit);
   /// Queues the copies of each all_gather_bounded whose counts have arrived. True when no

@@ -24,9 +24,12 @@ void* NcclMemory::allocate(std::size_t bytes, Stream) {
   const auto code = apis_.nccl->mem_alloc(&data, room);
   if (code != ncclSuccess) {
     (void)apis_.cuda->get_last_error();  // Resets the error, so that the program does not see it.
-    throw Error(Errc::resource_exhausted,
-                fmt::format("ncclMemAlloc of {} bytes on cuda:{}: {}", bytes, index_,
-                            apis_.nccl->get_error_string(code)));
+    throw Error(
+        Errc::resource_exhausted,
+        fmt::format("ncclMemAlloc of {} bytes on cuda:{}: {}; NCCL_DEBUG=WARN tells more. In a "
+                    "container its handles may need /dev/nvidia-caps-imex-channels, or "
+                    "NCCL_MNNVL_ENABLE=0",
+                    bytes, index_, apis_.nccl->get_error_string(code)));
   }
   const std::lock_guard lock(mutex_);
   blocks_[static_cast<const std::byte*>(data)] = room;

@@ -89,9 +89,6 @@ std::string details() {
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
-  if (!init.args.empty())
-    internal::failf(Errc::invalid_argument, "backend 'nccl' takes no arguments, but was given '{}'",
-                    init.args);
   const auto image = cuda::fold_image();
   return make_nccl(
       init, {&nccl_api(), &cuda::cuda_api(), image.empty() ? nullptr : &cuda::driver_api(), image});

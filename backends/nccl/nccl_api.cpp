@@ -11,7 +11,9 @@ namespace tutti::backend::nccl {
 namespace {
 
 constexpr int since_registration = NCCL_VERSION(2, 19, 0);
-constexpr int since_windows = NCCL_VERSION(2, 27, 0);
+// 2.27 has the functions, but before 2.29.2 a platform without windows gets a handle all the same
+// (ncclDevrWindowRegisterInGroup in NCCL's dev_runtime.cc).
+constexpr int since_windows = NCCL_VERSION(2, 29, 2);
 
 NcclApi load() {
   const internal::Library library(
@@ -70,7 +72,7 @@ Features Features::of(const NcclApi& nccl) {
 std::string to_string(const Features& features) {
   const auto text = [](bool has) { return has ? "yes" : "no"; };
   return fmt::format(
-      "memory of NCCL (2.19): {}; registered buffers (2.19): {}; symmetric windows (2.27): {}",
+      "memory of NCCL (2.19): {}; registered buffers (2.19): {}; symmetric windows (2.29.2): {}",
       text(features.memory), text(features.registration), text(features.windows));
 }
 

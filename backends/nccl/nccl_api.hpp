@@ -85,7 +85,7 @@ struct Features {
   int version = 0;            ///< The result of ncclGetVersion().
   bool memory = false;        ///< ncclMemAlloc and ncclMemFree, since 2.19.
   bool registration = false;  ///< ncclCommRegister and ncclCommDeregister, since 2.19.
-  bool windows = false;       ///< ncclCommWindowRegister and -Deregister, since 2.27.
+  bool windows = false;       ///< ncclCommWindowRegister and -Deregister, since 2.29.2.
 
   /// @throws Error when the version cannot be queried.
   static Features of(const NcclApi& nccl);

@@ -296,9 +296,25 @@ void Lowering::reduce_scatter(ncclComm_t comm) {
   }
 }
 
+/// The result of one rank, without NCCL, which copies too, but leaks memory for each group of such
+/// calls (ncclGroupJob in its group.cc, 2.28.9).
+void Lowering::copy_alone() const {
+  switch (op_.kind) {
+    case Operation::all_reduce:
+    case Operation::reduce:
+    case Operation::reduce_scatter:
+    case Operation::broadcast:
+    case Operation::all_gather:
+      return context_.copy(op_.out.data, op_.in.data, op_.in.bytes());
+    default:
+      return;
+  }
+}
+
 void Lowering::inside(int group, ncclComm_t comm) {
   if (folding_ && group < groups()) return folding_->inside(group, comm);
   if (group != 0) return;
+  if (!needs_nccl()) return copy_alone();
   const auto& nccl = context_.gpu.nccl();
   const auto stream = context_.stream;
   const auto count = count_of(op_.in.bytes(), op_.in.dtype);

@@ -41,6 +41,8 @@ class Lowering {
   Lowering(const OpContext& context, const Op& op, bool order_fixed);
 
   int groups() const noexcept { return folding_ ? folding_->groups() : 1; }
+  /// False for a group of one rank, for which inside() copies, unless NCCL scales.
+  bool needs_nccl() const noexcept { return context_.size > 1 || made_op_; }
   void before(int group, ncclComm_t comm);
   void inside(int group, ncclComm_t comm);
   void after(ncclComm_t comm);
@@ -57,6 +59,7 @@ class Lowering {
   template <typename F>
   void for_each_rank(const F& f) const;
   void make_op(ncclComm_t comm);
+  void copy_alone() const;
   void gather(ncclComm_t comm);
   void reduce_scatter(ncclComm_t comm);
 

@@ -67,8 +67,17 @@ void PointToPoint::post(const std::shared_ptr<EventState>& state) {
   to->advance();
 }
 
-void PointToPoint::advance() {
-  for (const auto& channel : channels()) channel->advance();
+bool PointToPoint::advance() {
+  bool idle = true;
+  for (const auto& channel : channels()) {
+    channel->advance();
+    idle = channel->is_idle() && idle;
+  }
+  return idle;
+}
+
+void PointToPoint::give_up() noexcept {
+  for (const auto& channel : channels()) channel->give_up();
 }
 
 std::shared_ptr<Channel> PointToPoint::channel(const Op& op) {

@@ -45,8 +45,11 @@ class PointToPoint {
   /// Posts a send or receive, ordered after the work on Call::stream, and queues it as far as
   /// possible without blocking. @throws Error.
   void post(const std::shared_ptr<EventState>& state);
-  /// Queues messages without blocking. @throws Error when a channel has failed.
-  void advance();
+  /// Queues messages without blocking. True when none waits. @throws Error when a channel has
+  /// failed.
+  bool advance();
+  /// Gives up the turn on the device after an abort.
+  void give_up() noexcept;
 
   std::vector<cudaStream_t> streams() const;
   Communicators communicators() const;

@@ -43,7 +43,7 @@ RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) 
   if (!has.registration)
     internal::failf(Errc::unsupported,
                     "memory cannot be registered: it needs NCCL 2.19 or newer (symmetric windows: "
-                    "2.27), and libnccl.so.2 is NCCL {}",
+                    "2.29.2), and libnccl.so.2 is NCCL {}",
                     version_text(has.version));
   const bool window =
       has.windows && has.memory &&
@@ -66,7 +66,7 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
     const Error mine(error.code(), fmt::format("{}: {}", what, error.message()),
                      {.group = init_.name, .operation = "register_memory", .rank = init_.rank});
     if (error.code() == Errc::timeout)
-      failure_.fail_late(mine, {.call = what}, 3 * first_look);
+      failure_.fail_late(mine, {.call = what}, 3 * first_look(init_.size));
     else
       failure_.fail(mine);
     throw failure_.await_cause();
@@ -109,11 +109,11 @@ void Registrations::await_window(const TensorView& block, void** handle, const s
           nccl.comm_window_register(comm, block.data, block.bytes(), handle, collective_symmetric),
           "ncclCommWindowRegister");
   });
-  auto next_look = Clock::now() + first_look;
+  auto next_look = Clock::now() + first_look(init_.size);
   const auto look = [&] {
     failure_.require_intact();
     if (Clock::now() < next_look) return;
-    next_look = Clock::now() + first_look;
+    next_look = Clock::now() + first_look(init_.size);
     if (failure_.poll_peers({.call = what})) failure_.require_intact();
   };
   cuda::await(

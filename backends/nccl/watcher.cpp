@@ -134,9 +134,10 @@ void Watcher::work() {
       drain();
       continue;
     }
-    if (before == 0) next_look_ = Clock::now() + first_look;
+    if (before == 0) next_look_ = Clock::now() + first_look(init_.size);
+    bool awaited = false;
     try {
-      tick(states);
+      awaited = tick(states);
     } catch (...) {
       failure_.fail(internal::to_error(std::current_exception()));
       continue;
@@ -149,8 +150,10 @@ void Watcher::work() {
       before = pending_.size();
     }
     states.clear();  // Without the lock: ended states may own groups.
-    // A call that has just begun is likely to end soon.
-    const auto pause = std::clamp<std::chrono::nanoseconds>((now - active) / 8, 50us, 5ms);
+    // A call that has just begun is likely to end soon. Its host waits by itself; each query takes
+    // the driver's lock, which launches need.
+    const auto pause =
+        std::clamp<std::chrono::nanoseconds>((now - active) / 8, awaited ? 50us : 1ms, 5ms);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, pause, [this] { return failure_.is_broken(); });
   }
@@ -192,12 +195,17 @@ void Watcher::compare_calls(Clock::time_point now) noexcept {
   if (!changed && pending_.empty()) is_compared_ = true;
 }
 
-void Watcher::tick(const States& states) {
-  launcher_.try_advance();
-  messages_.advance();
-  launcher_.spread_rows();
+/// Advances and ends calls. True if a function, or a call that NCCL has not queued, waits for this
+/// thread.
+bool Watcher::tick(const States& states) {
+  bool awaited = !launcher_.try_advance();
+  awaited = !messages_.advance() || awaited;
+  awaited = !launcher_.spread_rows() || awaited;
   for (const auto& state : states) {
-    if (!state->poll()) continue;
+    if (!state->poll()) {
+      awaited = awaited || state->has_continuation();
+      continue;
+    }
     const auto error = state->error();
     if (error && internal::breaks_group(internal::to_error(error).code()))
       std::rethrow_exception(error);
@@ -206,14 +214,16 @@ void Watcher::tick(const States& states) {
   const auto now = Clock::now();
   for (const auto& state : states) {
     if (state->limit().time() > now || state->poll()) continue;
-    return failure_.fail_late(state->op(), state->call(), state->since());
+    failure_.fail_late(state->op(), state->call(), state->since());
+    return awaited;
   }
   look_at_beats(states, now);
   compare_calls(now);
-  if (now < next_look_ || !heartbeats_->store_answers()) return;
+  if (now < next_look_ || !heartbeats_->store_answers()) return awaited;
   look_at_peers(states, now);
   // A slow store takes at most a third of the thread's time.
   next_look_ = std::max(next_look_, Clock::now() + 2 * (Clock::now() - now));
+  return awaited;
 }
 
 /// Breaks the group if a rank does not respond for which a call has waited for a while.
@@ -242,7 +252,7 @@ void Watcher::look_at_beats(const States& states, Clock::time_point now) {
 void Watcher::look_at_peers(const States& states, Clock::time_point now) {
   const auto pending = std::ranges::find_if(states, [](const auto& s) { return !s->poll(); });
   if (pending == states.end()) return;
-  next_look_ = now + between_looks(now - (*pending)->since());
+  next_look_ = now + between_looks(now - (*pending)->since(), init_.size);
   const auto collective = std::ranges::find_if(
       states, [](const auto& s) { return !s->is_message() && !s->HostState::done(); });
   if (failure_.poll_peers(collective == states.end()
@@ -303,8 +313,14 @@ void Watcher::drain() noexcept {
   const bool aborted = abort_all(communicators());
   const bool in_time = aborted && await_idle(limit);
   launcher_.give_up(in_time);
+  messages_.give_up();
+  const char* const held =
+      communicator_->is_held()
+          ? "; CUDA graphs with calls of the group are left: destroy them, which ends the "
+            "communicator, and launch none of them again"
+          : "";
   failure_.set_drained(
-      in_time ? ""
+      in_time ? held
               : fmt::format("; {} within {} s, so the device may still write to the arrays of this "
                             "call: end the process",
                             aborted ? "the streams of the group have not ended after the abort"

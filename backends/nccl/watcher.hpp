@@ -56,7 +56,7 @@ class Watcher {
 
   void work();
   bool await_work(States& states);
-  void tick(const States& states);
+  bool tick(const States& states);
   void look_at_graphs() noexcept;
   void compare_calls(Clock::time_point now) noexcept;
   void look_at_peers(const States& states, Clock::time_point now);

@@ -64,11 +64,13 @@ void EventState::block(cudaStream_t stream) {
 
 std::shared_ptr<WorkState> EventState::then(std::function<void()> next) {
   if (captured_) refuse_captured("Work::then() cannot be captured");
+  has_continuation_ = true;
   return HostState::then(std::move(next));
 }
 
 std::shared_ptr<WorkState> EventState::on_done(std::function<void(const Error*)> f) {
   if (captured_) refuse_captured("Work::on_done() and Work::detach() cannot be captured");
+  has_continuation_ = true;
   return HostState::on_done(std::move(f));
 }
 

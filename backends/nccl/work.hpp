@@ -46,6 +46,8 @@ class EventState final : public internal::HostState {
   /// captured work after it.
   void capture() noexcept { captured_ = true; }
   bool is_captured() const noexcept { return captured_; }
+  /// True if a function waits for the end of the call.
+  bool has_continuation() const noexcept { return has_continuation_; }
   /// Queries the event. True when the call has ended. A device error ends the call too.
   bool poll() noexcept;
   /// Ignores the event from now on: the communicator is about to be aborted.
@@ -69,6 +71,7 @@ class EventState final : public internal::HostState {
   bool ignores_event_ = false;
   bool on_its_stream_ = false;
   std::atomic<bool> captured_{false};
+  std::atomic<bool> has_continuation_{false};
 };
 
 }  // namespace tutti::backend::nccl

@@ -8,9 +8,14 @@
 
 namespace tutti::internal {
 
-Library::Library(std::initializer_list<const char*> names, std::string_view install)
+Library::Library(const std::vector<const char*>& names, std::string_view install)
     : install_(install) {
   std::string tried;
+  for (const char* name : names) {
+    handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    name_ = name;
+    if (handle_ != nullptr) return;
+  }
   for (const char* name : names) {
     handle_ = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
     name_ = name;
@@ -18,7 +23,7 @@ Library::Library(std::initializer_list<const char*> names, std::string_view inst
     const char* why = ::dlerror();
     tried += fmt::format("{}{}", tried.empty() ? "" : "; ", why == nullptr ? name : why);
   }
-  failf(Errc::unsupported, "{} cannot be loaded ({}); {}", *names.begin(), tried, install_);
+  failf(Errc::unsupported, "{} cannot be loaded ({}); {}", names.front(), tried, install_);
 }
 
 void* Library::find(const char* name) const noexcept {

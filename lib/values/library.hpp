@@ -1,8 +1,8 @@
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::internal {
 
@@ -10,9 +10,10 @@ namespace tutti::internal {
 /// run until the process ends.
 class Library {
  public:
-  /// Opens the first of `names` that can be loaded. @throws Error unsupported if none can; its text
-  /// ends with `install`, the remedy.
-  Library(std::initializer_list<const char*> names, std::string_view install);
+  /// Opens the first of `names` that this process has loaded already, or else the first that can be
+  /// loaded: a second copy of a library would have a state of its own. @throws Error unsupported if
+  /// none can; its text ends with `install`, the remedy.
+  Library(const std::vector<const char*>& names, std::string_view install);
   /// Returns a symbol's address. @throws Error unsupported if there is none; its text names the
   /// symbol.
   void* symbol(const char* name) const;

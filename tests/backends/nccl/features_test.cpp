@@ -48,12 +48,13 @@ TEST_F(NcclFeatures, WindowsBeginWithTheirVersion) {
   EXPECT_TRUE(before.memory);
   EXPECT_TRUE(before.registration);
   EXPECT_FALSE(before.windows);
-  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 27, 0)>)).windows);
-  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 28, 9)>)).windows);
+  EXPECT_FALSE(Features::of(of_version(version<NCCL_VERSION(2, 28, 9)>)).windows);
+  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 29, 2)>)).windows);
+  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 30, 7)>)).windows);
 }
 
 TEST_F(NcclFeatures, AMissingSymbolCountsMoreThanTheVersion) {
-  NcclApi table = of_version(version<NCCL_VERSION(2, 28, 9)>);
+  NcclApi table = of_version(version<NCCL_VERSION(2, 29, 2)>);
   table.comm_window_deregister = nullptr;
   table.mem_free = nullptr;
   const Features has = Features::of(table);
@@ -63,9 +64,10 @@ TEST_F(NcclFeatures, AMissingSymbolCountsMoreThanTheVersion) {
 }
 
 TEST_F(NcclFeatures, InfoNamesEachWithItsVersion) {
-  EXPECT_EQ(to_string(Features{.version = 21900, .memory = true, .registration = true}),
-            "memory of NCCL (2.19): yes; registered buffers (2.19): yes; symmetric windows (2.27): "
-            "no");
+  EXPECT_EQ(
+      to_string(Features{.version = 21900, .memory = true, .registration = true}),
+      "memory of NCCL (2.19): yes; registered buffers (2.19): yes; symmetric windows (2.29.2): "
+      "no");
 }
 
 }  // namespace

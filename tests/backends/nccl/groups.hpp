@@ -56,6 +56,7 @@ struct GroupSetup {
   std::chrono::nanoseconds timeout = 10s;
   backend::nccl::Apis apis = nccl_double::apis();
   std::chrono::nanoseconds dead_after{};
+  std::string args{};
 };
 
 /// Makes the backend of one rank; blocks until all ranks have joined.
@@ -67,7 +68,7 @@ inline std::unique_ptr<Backend> make_backend(int rank, int size,
                                    .rank = rank,
                                    .size = size,
                                    .name = name,
-                                   .args = {},
+                                   .args = setup.args,
                                    .device = {DeviceType::cuda, rank},
                                    .timeout = setup.timeout,
                                    .logger = [](LogLevel, std::string_view) {},

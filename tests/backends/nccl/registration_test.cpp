@@ -10,25 +10,6 @@
 namespace tutti::test::nccl_double {
 namespace {
 
-template <int code>
-ncclResult_t version(int* value) {
-  *value = code;
-  return ncclSuccess;
-}
-
-/// The double as a library of another version.
-template <int code>
-backend::nccl::Apis apis_of() {
-  static const backend::nccl::NcclApi table = [] {
-    backend::nccl::NcclApi all = nccl();
-    all.get_version = version<code>;
-    return all;
-  }();
-  backend::nccl::Apis all = apis();
-  all.nccl = &table;
-  return all;
-}
-
 /// Floats of one of a group's two memories, released on the rank's stream.
 class Block {
  public:
@@ -115,33 +96,38 @@ TEST_F(NcclRegistration, WhatNcclDoesNotWantIsOfNoKind) {
   EXPECT_EQ(calls("ncclCommDeregister"), before);
 }
 
+TEST_F(NcclRegistration, AWindowThatMayBeNoneIsNotMade) {
+  set_version(22809);
+  set_registers(false, true);  // NCCL would return a handle.
+  on_groups(2, [](const Member& at) {
+    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::buffer);
+  });
+}
+
 TEST_F(NcclRegistration, AnOldLibraryIsNamed) {
-  on_groups(2,
-            [](const Member& at) {
-              EXPECT_EQ(&at.group.registrable_memory(), &at.group.memory());
-              const Block block(at, at.group.memory());
-              expect_error(Errc::unsupported, {"2.19", "2.18.5"},
-                           [&] { (void)at.group.register_memory(block.view); });
-              expect_sum(at, block.view);
-            },
-            {.apis = apis_of<NCCL_VERSION(2, 18, 5)>()});
+  set_version(21805);
+  on_groups(1, [](const Member& at) {
+    EXPECT_EQ(&at.group.registrable_memory(), &at.group.memory());
+    const Block block(at, at.group.memory());
+    expect_error(Errc::unsupported, {"2.19", "2.18.5"},
+                 [&] { (void)at.group.register_memory(block.view); });
+    expect_sum(at, block.view);
+  });
 }
 
 TEST_F(NcclRegistration, BeforeWindowsThereAreBuffers) {
-  on_groups(2,
-            [](const Member& at) {
-              EXPECT_NE(&at.group.registrable_memory(), &at.group.memory());
-              EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::buffer);
-            },
-            {.apis = apis_of<NCCL_VERSION(2, 19, 3)>()});
+  set_version(21903);
+  on_groups(1, [](const Member& at) {
+    EXPECT_NE(&at.group.registrable_memory(), &at.group.memory());
+    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::buffer);
+  });
 }
 
 TEST_F(NcclRegistration, WindowsAreThereFromTheirVersionOn) {
-  on_groups(2,
-            [](const Member& at) {
-              EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::window);
-            },
-            {.apis = apis_of<NCCL_VERSION(2, 27, 3)>()});
+  set_version(22902);
+  on_groups(2, [](const Member& at) {
+    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::window);
+  });
 }
 
 TEST_F(NcclRegistration, ItsEndWaitsForTheCallsUnderWay) {

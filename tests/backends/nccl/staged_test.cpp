@@ -487,7 +487,7 @@ TEST_F(StagedMutants, PinnedMemoryThatIsNotFreed) {
   CudaApi mutated = cuda();
   mutated.free_host = [](void*) { return cudaSuccess; };
   EXPECT_TRUE(use(mutated));
-  check_nothing_is_left();
+  check_nothing_is_left(100ms);  // A fault may leave something.
   EXPECT_NE(reports().find("pinned bytes were never freed"), std::string::npos);
 }
 

@@ -35,8 +35,10 @@ struct Capture {
   std::vector<std::uint64_t> lengths{};  ///< How much is on each of them,
   std::vector<LaneClock> known{};        ///< and how much of the others comes before its end.
   std::vector<Command> commands{};
-  std::vector<std::uintptr_t> blocks{};  ///< The blocks allocated in the capture.
-  std::shared_ptr<Moment> last{};        ///< The end of its last launch.
+  std::vector<std::uintptr_t> blocks{};         ///< The blocks allocated in the capture.
+  std::shared_ptr<Moment> last{};               ///< The end of its last launch.
+  std::vector<Comm*> comms{};                   ///< Of the groups of NCCL among the commands.
+  std::vector<std::function<void()>> at_end{};  ///< Of the program, like cudaUserObject.
 };
 
 /// `stream` takes part from now on.
@@ -44,5 +46,9 @@ void join(const std::shared_ptr<Capture>& capture, Stream& stream);
 /// Puts a command on a stream that captures.
 void keep(Stream& stream, Command command);
 void invalidate(Stream& stream);
+/// Calls destroy(object) when the graph of the stream's capture is destroyed.
+cudaError_t at_graph_end(cudaStream_t stream, void* object, void (*destroy)(void*));
+/// Ends the hold of a graph on communicators.
+void release_comms(Capture& capture);
 
 }  // namespace tutti::test::nccl_double

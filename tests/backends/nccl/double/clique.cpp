@@ -127,6 +127,10 @@ bool step_pair(Machine& machine, const std::shared_ptr<Operation>& operation) {
 
 }  // namespace
 
+void execute_alone(const Machine& machine, const std::shared_ptr<Operation>& one) {
+  execute(machine, {one});
+}
+
 int device_of(const Kernel& kernel) {
   return kernel.comm->device;
 }

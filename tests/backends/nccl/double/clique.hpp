@@ -77,6 +77,8 @@ struct Launch {
   };
   std::vector<Part> parts;  ///< In the order of their first calls.
   int polls_left = 0;
+  bool connects = false;  ///< The first operations of a communicator, which wait for its peers.
+  Clock::time_point since = Clock::now();
 };
 
 struct Comm {
@@ -94,6 +96,7 @@ struct Comm {
   std::shared_ptr<Launch> launch;  ///< Under way.
   std::uint64_t collectives = 0;
   LaneClock clock;  ///< After its last kernel.
+  int graphs = 0;   ///< Groups of calls in graphs that have not been destroyed.
   std::map<int, std::pair<ncclDataType_t, std::array<std::byte, 8>>> reductions;
 
   std::map<void*, RegisteredMemory> registered;  ///< By handle.
@@ -102,6 +105,9 @@ struct Comm {
 
   bool usable() const { return life == Life::alive || life == Life::finalized; }
 };
+
+/// Runs a collective of one rank.
+void execute_alone(const Machine& machine, const std::shared_ptr<Operation>& one);
 
 /// Puts captured operations once more on the stream of a launch.
 void replay(Machine& machine, const std::vector<std::shared_ptr<Operation>>& operations,

@@ -157,7 +157,8 @@ ncclResult_t comm_abort(ncclComm_t handle) {
   drop_work(call.here, *comm);
   call.here.progress();
   call.here.wait(
-      call.lock, [&] { return !faults_of(call, *comm).abort_hangs; }, call.name);
+      call.lock, [&] { return !faults_of(call, *comm).abort_hangs && comm->graphs == 0; },
+      call.name);
   return ncclSuccess;
 }
 

@@ -50,6 +50,10 @@ cudaError_t stream_create_with_flags(cudaStream_t* handle, unsigned int flags) {
   return cudaSuccess;
 }
 
+cudaError_t stream_create_with_priority(cudaStream_t* handle, unsigned int flags, int) {
+  return stream_create_with_flags(handle, flags);
+}
+
 cudaError_t stream_destroy(cudaStream_t handle) {
   const CudaCall call("cudaStreamDestroy");
   if (handle == nullptr) return call.give(cudaErrorInvalidResourceHandle);
@@ -241,6 +245,7 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.get_device = get_device;
   table.set_device = set_device;
   table.stream_create_with_flags = stream_create_with_flags;
+  table.stream_create_with_priority = stream_create_with_priority;
   table.stream_destroy = stream_destroy;
   table.stream_synchronize = stream_synchronize;
   table.stream_wait_event = stream_wait_event;
@@ -255,6 +260,7 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.driver_get_version = runtime_get_version;
   table.get_error_name = get_error_name;
   table.get_error_string = get_error_name;
+  table.at_graph_end = at_graph_end;
   table.has_context = has_context;
 }
 

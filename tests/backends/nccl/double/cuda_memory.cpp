@@ -41,6 +41,29 @@ cudaError_t malloc_async(void** data, std::size_t bytes, cudaStream_t handle) {
   return cudaSuccess;
 }
 
+/// A pool has no state: whose memory is whose is not checked.
+cudaError_t mem_pool_create(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  const CudaCall call("cudaMemPoolCreate");
+  if (properties->location.id != call.thread.device) return call.give(cudaErrorInvalidDevice);
+  static int pools[device_count];
+  *pool = reinterpret_cast<cudaMemPool_t>(&pools[properties->location.id]);
+  return cudaSuccess;
+}
+
+cudaError_t mem_pool_set_attribute(cudaMemPool_t pool, cudaMemPoolAttr, void*) {
+  const CudaCall call("cudaMemPoolSetAttribute");
+  return call.give(pool == nullptr ? cudaErrorInvalidValue : cudaSuccess);
+}
+
+cudaError_t malloc_from_pool_async(void** data, std::size_t bytes, cudaMemPool_t pool,
+                                   cudaStream_t handle) {
+  {
+    const CudaCall call("cudaMallocFromPoolAsync");
+    if (pool == nullptr) return call.give(cudaErrorInvalidValue);
+  }
+  return malloc_async(data, bytes, handle);
+}
+
 cudaError_t free_async(void* data, cudaStream_t handle) {
   const CudaCall call("cudaFreeAsync");
   Stream* stream = call.stream(handle);
@@ -226,6 +249,9 @@ cudaError_t pointer_get_attributes(cudaPointerAttributes* attributes, const void
 void fill_cuda_memory(backend::nccl::CudaApi& table) {
   table.malloc_async = malloc_async;
   table.free_async = free_async;
+  table.mem_pool_create = mem_pool_create;
+  table.mem_pool_set_attribute = mem_pool_set_attribute;
+  table.malloc_from_pool_async = malloc_from_pool_async;
   table.host_alloc = host_alloc;
   table.free_host = free_host;
   table.memcpy_async = memcpy_async;

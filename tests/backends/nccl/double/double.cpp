@@ -31,9 +31,9 @@ std::vector<std::string> take_violations() {
   return machine().take_violations();
 }
 
-void check_nothing_is_left() {
+void check_nothing_is_left(std::chrono::milliseconds patience) {
   Lock lock(machine().mutex);
-  const auto limit = Clock::now() + std::chrono::seconds(1);
+  const auto limit = Clock::now() + patience;
   while (something_is_left(machine()) && Clock::now() < limit) {
     lock.unlock();
     std::this_thread::yield();
@@ -55,6 +55,8 @@ void clear_faults() {
   for (Device& device : machine().devices) device.faults = {};
   machine().messages_side_by_side = false;
   machine().connects_each_function = false;
+  machine().version = Machine::newest;
+  machine().issues_on_a_thread = false;
   machine().has_windows = true;
   machine().registers_buffers = true;
   machine().changed.notify_all();
@@ -74,6 +76,16 @@ void set_registers(bool windows, bool buffers) {
   const Lock lock(machine().mutex);
   machine().has_windows = windows;
   machine().registers_buffers = buffers;
+}
+
+void set_version(int version) {
+  const Lock lock(machine().mutex);
+  machine().version = version;
+}
+
+void set_issues_on_a_thread(bool own) {
+  const Lock lock(machine().mutex);
+  machine().issues_on_a_thread = own;
 }
 
 int calls(const std::string& function) {

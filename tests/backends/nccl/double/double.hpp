@@ -27,14 +27,18 @@
 // roots have to match by order. A device runs one kernel at a time, in the order of the launches,
 // so that an order that differs between devices is a deadlock, which is reported (messages can be
 // let off). Reductions round at every hop, begin at rank 1, lose a NaN in min and max and multiply
-// by 1/n for ncclAvg: all of it is permitted. Graphs       What is put on a stream that captures,
+// by 1/n for ncclAvg: all of it is permitted. A communicator of one rank copies on the caller's
+// thread, and is never ncclInProgress. Graphs       What is put on a stream that captures,
 // or on one that waits for it, is kept and runs when the graph is launched, checked like everything
 // else. Reported are streams that do not come back, events and streams that are asked or waited for
 // meanwhile, what the mode of a thread prohibits, and dependencies across the edge of a capture.
 // Registration Windows are collective and ncclInProgress until all ranks are there. Memory that is
 // freed while a communicator knows it, and a communicator that is destroyed with such memory, are
 // reported. Lifetimes    A call after ncclCommDestroy or ncclCommAbort, a group left open, a rank
-// that does not abort with the others, and what is left at the end are reported.
+// that does not abort with the others, and what is left at the end are reported. An abort stops
+// kernels at once. It and ncclCommFinalize end when no graph with calls of the communicator is left
+// (commDestroySync in NCCL's init.cc). While there is one, other calls of the communicator query an
+// event (enqueue.cc), which no capture in global mode permits.
 
 namespace tutti::test::nccl_double {
 
@@ -45,17 +49,18 @@ backend::nccl::Apis apis();
 std::vector<std::string> take_violations();
 
 /// Reports leaked communicators, streams, events, memory and open groups. Call it when no group is
-/// alive. Waits briefly for detached threads of a backend. Then forgets everything, for the next
-/// test.
-void check_nothing_is_left();
+/// alive. Waits up to `patience` for detached threads of a backend. Then forgets everything, for
+/// the next test.
+void check_nothing_is_left(std::chrono::milliseconds patience = std::chrono::seconds(1));
 
 void set_faults(int device, const Faults& faults);
 /// For all devices at once.
 void clear_faults();
 
-/// Kernels that only send and receive run beside those of other communicators, and may be made
-/// while those are ncclInProgress or another thread has a group of them open. NCCL does not promise
-/// either: in an order that differs between devices they may hang, as others do.
+/// Kernels that only send and receive run beside those of other communicators, which NCCL does not
+/// promise: in an order that differs between devices they may hang, as others do. They may be made
+/// while those are ncclInProgress only if one of the two waits for its peers: the first operation
+/// of a communicator, or one that has been ncclInProgress for 2 ms.
 void set_messages_side_by_side(bool side_by_side);
 
 /// Ranks connect for each collective function at its first call (NCCL_RUNTIME_CONNECT), which is
@@ -63,8 +68,17 @@ void set_messages_side_by_side(bool side_by_side);
 void set_connects_each_function(bool each);
 
 /// True if the platform has symmetric windows, and NCCL's settings allow registered buffers.
-/// Otherwise registering succeeds with a null handle.
+/// Otherwise registering succeeds with a null handle; a window before NCCL 2.29.2 with the handle
+/// of a buffer.
 void set_registers(bool windows, bool buffers);
+
+/// The version of NCCL: 22304. Before 2.24 its kernels read and write memory of a peer within the
+/// process, which memory of cudaMallocAsync does not permit, unless NCCL_P2P_DIRECT_DISABLE=1.
+void set_version(int version);
+
+/// A thread of NCCL puts each group of calls on its streams, as for non-blocking communicators.
+/// Otherwise the thread that polls does, which is faster.
+void set_issues_on_a_thread(bool own);
 
 /// A kernel of the program: every float of `data` is `value` when it has run, which takes `takes`.
 void fill(cudaStream_t stream, float* data, std::size_t count, float value,

@@ -186,9 +186,9 @@ TEST_F(Planned, AnAsynchronousErrorIsReportedAndTheKernelStands) {
 }
 
 TEST_F(Planned, OneCallFails) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(1);
-    set_faults(0, {.fails = "ncclAllReduce", .with = ncclSystemError});
+    set_faults(at.rank, {.fails = "ncclAllReduce", .with = ncclSystemError});
     EXPECT_EQ(at.all_reduce(data, data), ncclSystemError);
     EXPECT_EQ(at.all_reduce(data, data), ncclInProgress);
     at.settle();
@@ -196,9 +196,9 @@ TEST_F(Planned, OneCallFails) {
 }
 
 TEST_F(Planned, OperationsStayInProgress) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(1);
-    set_faults(0, {.stays_in_progress = true});
+    set_faults(at.rank, {.stays_in_progress = true});
     at.all_reduce(data, data);
     ncclResult_t state{};
     for (int i = 0; i < 100; ++i) nccl().comm_get_async_error(at.comm, &state);

@@ -145,6 +145,11 @@ CUresult get_error_name(CUresult error, const char** name) {
   }
 }
 
+CUresult driver_get_version(int* version) {
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+
 CUresult device_get(CUdevice* device, int ordinal) {
   *device = ordinal;
   return ordinal < 0 || ordinal >= device_count ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
@@ -163,6 +168,7 @@ std::span<const std::byte> kernel_image() {
 }
 
 void fill_driver_table(backend::nccl::DriverApi& table) {
+  table.driver_get_version = driver_get_version;
   table.device_get = device_get;
   table.device_primary_ctx_get_state = primary_context_state;
   table.library_load_data = library_load_data;

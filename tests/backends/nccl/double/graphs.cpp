@@ -16,17 +16,33 @@ namespace tutti::test::nccl_double {
 
 namespace {
 
-/// Frees the graph's allocations. Takes the lock itself.
+/// Frees the graph's allocations, and ends its hold on communicators. Takes the lock itself.
 void end_graph(Capture* capture) {
   const std::unique_ptr<Capture> owned(capture);
-  if (capture->blocks.empty()) return;
+  for (const auto& at_end : capture->at_end) at_end();
+  if (capture->blocks.empty() && capture->comms.empty()) return;
   const Lock lock(machine().mutex);
+  release_comms(*capture);
   for (const auto base : capture->blocks)
     if (const Block& block = machine().memory.blocks().at(base); block.freed)
       machine().memory.retire(block);
 }
 
 }  // namespace
+
+cudaError_t at_graph_end(cudaStream_t handle, void* object, void (*destroy)(void*)) {
+  Machine& here = machine();
+  const Lock lock(here.mutex);
+  const Stream* stream = here.stream(handle, this_thread().device, "cudaGraphRetainUserObject");
+  if (stream == nullptr || stream->capture == nullptr) return cudaErrorInvalidValue;
+  stream->capture->at_end.emplace_back([object, destroy] { destroy(object); });
+  return cudaSuccess;
+}
+
+void release_comms(Capture& capture) {
+  for (Comm* comm : std::exchange(capture.comms, {})) --comm->graphs;
+  machine().changed.notify_all();
+}
 
 cudaError_t begin_capture(cudaStream_t handle, cudaStreamCaptureMode mode) {
   Machine& here = machine();

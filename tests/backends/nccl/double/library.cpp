@@ -102,7 +102,7 @@ namespace {
 
 ncclResult_t get_version(int* version) {
   const NcclCall call("ncclGetVersion");
-  *version = NCCL_VERSION_CODE;
+  *version = call.here.version;
   return ncclSuccess;
 }
 

@@ -385,6 +385,7 @@ void Machine::check_captures() {
     violate(name_of(*capture->streams[0]) + " was left capturing");
     close(capture);
     capture->blocks.clear();
+    release_comms(*capture);
   }
 }
 

@@ -66,6 +66,9 @@ class Machine {
   bool messages_side_by_side = false;
   bool connects_each_function = false;
   std::vector<std::shared_ptr<Capture>> captures;  ///< Captures that have not ended.
+  static constexpr int newest = 23007;
+  int version = newest;  ///< Of NCCL.
+  bool issues_on_a_thread = false;
   bool has_windows = true;
   bool registers_buffers = true;
 

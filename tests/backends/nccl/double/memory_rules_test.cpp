@@ -9,21 +9,21 @@ namespace tutti::test::nccl_double {
 namespace {
 
 TEST_F(Wrong, AKernelThatDoesNotWaitForItsInput) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(0);
     cudaStream_t compute = nullptr;
     cuda().stream_create_with_flags(&compute, cudaStreamNonBlocking);
     fill(compute, data, count, 5);
     at.all_reduce(data, data);
     at.settle();
-    expect_violation({"race: ncclAllReduce"});
     cuda().stream_synchronize(compute);
     cuda().stream_destroy(compute);
   });
+  expect_violation({"race: ncclAllReduce"});
 }
 
 TEST_F(Wrong, AReaderThatDoesNotWaitForTheKernel) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(0);
     float* seen = at.make(0);
     cudaStream_t other = nullptr;
@@ -31,14 +31,14 @@ TEST_F(Wrong, AReaderThatDoesNotWaitForTheKernel) {
     at.all_reduce(data, data);
     at.settle();
     copy(other, seen, data, count);
-    expect_violation({"race: a kernel that copies"});
     cuda().stream_synchronize(other);
     cuda().stream_destroy(other);
   });
+  expect_violation({"race: a kernel that copies"});
 }
 
 TEST_F(Wrong, AFreeThatDoesNotWaitForTheKernel) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(0);
     cudaStream_t other = nullptr;
     cuda().stream_create_with_flags(&other, cudaStreamNonBlocking);
@@ -46,10 +46,10 @@ TEST_F(Wrong, AFreeThatDoesNotWaitForTheKernel) {
     at.settle();
     cuda().free_async(data, other);
     at.forget(data);
-    expect_violation({"race: cudaFreeAsync"});
     cuda().stream_synchronize(other);
     cuda().stream_destroy(other);
   });
+  expect_violation({"race: cudaFreeAsync"});
 }
 
 TEST_F(Wrong, UseOfFreedMemoryAndASecondFree) {
@@ -67,14 +67,13 @@ TEST_F(Wrong, UseOfFreedMemoryAndASecondFree) {
 }
 
 TEST_F(Wrong, BytesOutsideABlock) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(0);
     cuda().memset_async(data, 0, bytes + 1, at.stream);
-    expect_violation({"of a block of"});
     nccl().broadcast(data, data, count + 1, ncclFloat32, 0, at.comm, at.stream);
     at.settle();
-    expect_violation({"of a block of"});
   });
+  expect_violation({"of a block of"});
 }
 
 TEST_F(Wrong, MemoryOfTheHostAndOfAnotherDevice) {
@@ -150,15 +149,15 @@ TEST_F(Wrong, InputAndOutputThatOverlap) {
 }
 
 TEST_F(Wrong, OneGroupThatUsesMemoryTwice) {
-  on_bare_ranks(1, [](BareRank& at) {
+  on_bare_ranks(2, [](BareRank& at) {
     float* data = at.make(0);
     nccl().group_start();
     at.all_reduce(data, data);
     at.all_reduce(data, data);
     nccl().group_end();
     at.settle();
-    expect_violation({"two operations of one group"});
   });
+  expect_violation({"two operations of one group"});
 }
 
 TEST_F(Wrong, AReductionOfAnotherTypeOrCommunicatorOrTime) {

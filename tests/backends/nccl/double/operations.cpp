@@ -1,7 +1,10 @@
 // Operations of the double: groups, connecting, and the rules for callers.
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -112,10 +115,15 @@ void issue(const NcclCall& call, Launch& launch) {
     library().launching[comm.device].erase(&comm);
     if (!comm.usable()) continue;
     comm.state = ncclSuccess;
-    if (!streams.empty() && streams[0]->capture != nullptr)
+    if (!streams.empty() && streams[0]->capture != nullptr) {
+      ++comm.graphs;
+      streams[0]->capture->comms.push_back(&comm);
       keep(*streams[0], {.what = "a group of NCCL", .operations = std::move(part.operations)});
-    else
+    } else {
+      if (comm.graphs != 0 && call.here.issues_on_a_thread)
+        (void)call.here.prohibited("cudaEventQuery of NCCL, after a capture,");
       put(call.here, call.name, comm, std::move(part.operations), streams);
+    }
   }
 }
 
@@ -134,6 +142,17 @@ bool connected(const NcclCall& call, const Launch& launch) {
       return all;
     });
   });
+}
+
+bool connects(const Launch& launch) {
+  return std::ranges::any_of(
+      launch.parts, [](const Launch::Part& part) { return part.comm->clique->connected.empty(); });
+}
+
+/// Whether the thread that makes another call must think that this one waits for its peers.
+bool may_wait(const Launch& launch) {
+  constexpr std::chrono::milliseconds long_for_one_rank(2);
+  return launch.connects || Clock::now() - launch.since > long_for_one_rank;
 }
 
 bool stuck(const NcclCall& call, const Launch& launch) {
@@ -169,6 +188,7 @@ void advance(const NcclCall& call, Comm& comm) {
     comm.state = ncclSuccess;
   } else if (comm.launch != nullptr) {
     const auto launch = comm.launch;
+    if (call.here.issues_on_a_thread) return;
     if (connected(call, *launch) && !stuck(call, *launch) && launch->polls_left-- <= 0)
       issue(call, *launch);
   } else if (comm.window) {
@@ -181,7 +201,8 @@ void advance(const NcclCall& call, Comm& comm) {
     const bool all = std::ranges::all_of(comm.clique->members, [](const Comm* other) {
       return other != nullptr && other->life != Comm::Life::alive;
     });
-    if (quiet && all && !faults_of(call, comm).finalize_hangs) comm.state = ncclSuccess;
+    if (quiet && all && comm.graphs == 0 && !faults_of(call, comm).finalize_hangs)
+      comm.state = ncclSuccess;
   }
 }
 
@@ -201,6 +222,19 @@ bool overlaps_within_group(const std::vector<std::shared_ptr<Operation>>& operat
         for (const Touch& b : touches_of(*operations[k]))
           if ((a.write || b.write) && a.bytes != 0 && b.bytes != 0 && overlap(a, b)) return true;
   return false;
+}
+
+/// The thread of NCCL that puts the calls of a non-blocking group on their streams.
+void issue_on_a_thread(const std::shared_ptr<Launch>& launch) {
+  std::thread([launch] {
+    this_thread().device = launch->parts[0].comm->device;
+    const NcclCall call("a thread of NCCL");
+    const auto go = [&] {
+      return launch->parts.empty() || (connected(call, *launch) && !stuck(call, *launch));
+    };
+    if (call.here.wait(call.lock, go, call.name)) issue(call, *launch);
+    call.here.changed.notify_all();
+  }).detach();
 }
 
 /// The end of the outermost group.
@@ -235,6 +269,7 @@ ncclResult_t launch_group(const NcclCall& call) {
       call.wrong(ncclInvalidUsage, "two operations of one group use the same memory, which " +
                                        text_of(*part.operations[0]) + " is one of");
   }
+  launch->connects = connects(*launch);
   for (const Launch::Part& part : launch->parts) {
     for (Stream* stream : streams_of(call, part)) ++stream->enqueuing;
     part.comm->launch = launch;
@@ -243,11 +278,23 @@ ncclResult_t launch_group(const NcclCall& call) {
     part.comm->state = ncclInProgress;
   }
   call.here.changed.notify_all();
-  if (!launch->parts[0].comm->blocking) return ncclInProgress;
+  const bool blocking = launch->parts[0].comm->blocking;
+  if (!blocking && call.here.issues_on_a_thread) issue_on_a_thread(launch);
+  if (!blocking) return ncclInProgress;
   if (!call.here.wait(
           call.lock, [&] { return connected(call, *launch) && !stuck(call, *launch); }, call.name))
     return call.fail(ncclInternalError, "the other ranks did not come");
   issue(call, *launch);
+  return ncclSuccess;
+}
+
+/// One rank: a copy, or a kernel for ncclRedOpCreatePreMulSum, at once, also within a group
+/// (ncclLaunchOneRank in NCCL's onerank.cu).
+ncclResult_t copy_alone(const NcclCall& call, Stream& stream,
+                        const std::shared_ptr<Operation>& one) {
+  if (one->in == one->out && one->how.op != ncclNumOps) return ncclSuccess;
+  call.here.push(stream, {.run = [&here = call.here, one] { execute_alone(here, one); }},
+                 touches_of(*one), text_of(*one));
   return ncclSuccess;
 }
 
@@ -268,14 +315,15 @@ ncclResult_t add(const NcclCall& call, ncclComm_t handle, Operation wanted) {
     return call.fail(faults_of(call, *comm).async_error, "the communicator has failed");
   for (const Comm* other : library().launching[comm->device]) {
     const bool let_off = call.here.messages_side_by_side &&
-                         (is_pair(wanted.function) || only_messages(*other->launch));
+                         (is_pair(wanted.function) || only_messages(*other->launch)) &&
+                         (comm->clique->connected.empty() || may_wait(*other->launch));
     if (other != comm && !let_off)
       call.wrong(ncclInvalidUsage, text_of(*comm) + " is used while the calls of " +
                                        text_of(*other) +
                                        " on the same device are still ncclInProgress");
   }
   auto& owner = library().in_group[comm->device];
-  const bool beside = call.here.messages_side_by_side && is_pair(wanted.function);
+  const bool beside = call.here.messages_side_by_side && comm->clique->connected.empty();
   if (owner != std::thread::id{} && owner != std::this_thread::get_id() && !beside)
     call.wrong(ncclInvalidUsage,
                text_of(*comm) + " is used while another thread has an open group on its device");
@@ -310,12 +358,21 @@ ncclResult_t add(const NcclCall& call, ncclComm_t handle, Operation wanted) {
     const Block* block = call.here.memory.find(touch.data);
     if (block == nullptr || block->freed || block->device != comm->device)
       return call.wrong(ncclInvalidArgument, "an address that is not memory of its device");
+    const char* indirect = std::getenv("NCCL_P2P_DIRECT_DISABLE");
+    if (size > 1 && call.here.version < NCCL_VERSION(2, 24, 0) && !block->of_nccl &&
+        (indirect == nullptr || indirect != std::string_view("1")))
+      call.wrong(
+          ncclInvalidArgument,
+          "before NCCL 2.24 a peer within the process uses an address of cudaMallocAsync, to "
+          "which its device has no access");
   }
   if (!is_in_place_or_apart(wanted))
     call.wrong(ncclInvalidArgument,
                "input and output overlap, and are not in place: " + text_of(wanted));
   // NCCL drops collectives without elements.
   if (wanted.count == 0 && !is_pair(wanted.function)) return ncclSuccess;
+  if (size == 1 && !is_pair(wanted.function))
+    return copy_alone(call, *stream, std::make_shared<Operation>(std::move(wanted)));
   if (call.thread.group.size() >= most_grouped_calls)
     return call.wrong(ncclInvalidUsage, "too many calls in one group");
   call.thread.group.push_back({comm, std::make_shared<Operation>(std::move(wanted))});

@@ -89,7 +89,11 @@ ncclResult_t comm_window_register(ncclComm_t handle, void* data, std::size_t byt
   ncclResult_t result = ncclSuccess;
   Comm* comm = registering(call, handle, data, bytes, result);
   if (comm == nullptr) return result;
-  if (!call.here.has_windows) return ncclSuccess;
+  if (!call.here.has_windows) {
+    if (call.here.version < NCCL_VERSION(2, 29, 2))  // ncclDevrWindowRegisterInGroup.
+      *window = remember(*comm, {static_cast<const std::byte*>(data), bytes, true});
+    return ncclSuccess;
+  }
   if (!call.here.memory.find(data)->of_nccl)
     return call.wrong(ncclUnhandledCudaError, "a window of memory that is not ncclMemAlloc's");
   if (reinterpret_cast<std::uintptr_t>(data) % 4096 != 0)
