@@ -23,6 +23,9 @@
 #include "common/text.hpp"
 #include "inspect/diagnose.hpp"
 #include "inspect/info.hpp"
+#include "pairs/command.hpp"
+#include "pairs/output.hpp"
+#include "pairs/pairs.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 #include "step/command.hpp"
@@ -32,8 +35,8 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, info, diagnose, schema";
-constexpr std::array<std::string_view, 7> later{"compare", "check",  "report",     "pairs",
+constexpr std::string_view present = "run, bench, pairs, info, diagnose, schema";
+constexpr std::array<std::string_view, 6> later{"compare", "check",  "report",
                                                 "topo",    "doctor", "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
@@ -41,7 +44,7 @@ void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
   for (const char* known :
-       {"run", "bench", "info", "diagnose", "schema", "-h", "--help", "--version"})
+       {"run", "bench", "pairs", "info", "diagnose", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -105,6 +108,11 @@ Exit run(int argc, char** argv) {
   StepCommand step_command;
   define(*step, step_command.options());
 
+  CLI::App* pairs =
+      app.add_subcommand("pairs", "latency and bandwidth between all ranks, and what is slow");
+  PairsCommand pairs_command;
+  define(*pairs, pairs_command.options());
+
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
@@ -117,9 +125,9 @@ Exit run(int argc, char** argv) {
                       {"-f,--format", &diagnose_format, "text or json", "FORMAT"}});
 
   CLI::App* schema =
-      app.add_subcommand("schema", "the JSON Schema of what bench and bench step print");
+      app.add_subcommand("schema", "the JSON Schema of what bench, bench step and pairs print");
   std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench or step (bench)", "COMMAND"}});
+  define(*schema, {{"command", &schema_of, "bench, step or pairs (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
@@ -135,8 +143,8 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    constexpr Names<2> commands{"bench", "step"};
-    constexpr std::array schemas{bench_schema, step_schema};
+    constexpr Names<3> commands{"bench", "step", "pairs"};
+    constexpr std::array schemas{bench_schema, step_schema, pairs_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
   constexpr Names<2> formats{"text", "json"};
@@ -149,6 +157,7 @@ Exit run(int argc, char** argv) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());
   }
+  if (app.got_subcommand(pairs)) return run_pairs(pairs_command.parse(arguments), stdout, stderr);
   if (bench->got_subcommand(step)) {
     if (arguments[2] != "step")
       refuse("'step' must come directly after 'bench': tutti bench step [options]");

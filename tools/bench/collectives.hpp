@@ -6,55 +6,11 @@
 #include <vector>
 
 #include <tutti/process_group.hpp>
-#include <tutti/row_layout.hpp>
 
+#include "bench/cell.hpp"
 #include "bench/pattern.hpp"
 
 namespace tutti::tool {
-
-/// One rank's part of a call. `count` is the size S of the sweep in elements.
-struct Cell {
-  std::int64_t count = 0;
-  int ranks = 1;
-  int rank = 0;
-  int root = 0;
-  RowLayout blocks{};   ///< The blocks of S; of no ranks if S is not divided.
-  bool uneven = false;  ///< The call gets the ranks' row counts.
-
-  std::int64_t block() const noexcept { return blocks[rank]; }
-  std::int64_t at() const noexcept { return blocks.offset(rank); }
-  Rows rows() const& noexcept { return uneven ? Rows(blocks) : Rows(); }
-  Rows rows() && = delete;
-  bool is_root() const noexcept { return rank == root; }
-};
-
-/// The arrays of a cell, in elements; 0 for arrays that this rank does not have. In-place arrays
-/// share one buffer, at these offsets.
-struct Extent {
-  std::int64_t in = 0;
-  std::int64_t out = 0;
-  std::int64_t in_at = 0;
-  std::int64_t out_at = 0;
-};
-
-/// A part of the result: out[at, at + count) comes from `source`.
-struct Piece {
-  std::int64_t at = 0;
-  std::int64_t count = 0;
-  Pattern::Source source{};
-};
-
-struct Arrays {
-  ConstTensorView in{};
-  TensorView out{};
-};
-
-/// The arguments of a call besides its arrays.
-struct How {
-  const Cell& cell;
-  ReduceOp op{};
-  CallOptions options{};
-};
 
 /// The size of an array of a cell.
 enum class Part : std::uint8_t {
@@ -63,7 +19,9 @@ enum class Part : std::uint8_t {
   whole_of_root,  ///< S on the root, 0 on other ranks.
   block,          ///< The rank's own block.
   own_of_each,    ///< W times this rank's block.
-  padded          ///< W times the longest block.
+  padded,         ///< W times the longest block.
+  window,         ///< S of each message in flight: messages.hpp.
+  window_or_one   ///< The same; one element on the rank that sends the window.
 };
 
 /// Bus bandwidth divided by algorithm bandwidth; docs/benchmarking.md derives it.
@@ -83,6 +41,10 @@ struct Collective {
   bool rooted = false;
   bool out_of_place = true;
   bool in_place = false;
+  /// The messages of a pair of ranks in a call, one after the other; a row has the time of one.
+  /// Null for calls of all ranks.
+  std::int64_t (*messages)(const Cell& cell) = nullptr;
+  int ways = 1;  ///< 2: as many messages go the other way at the same time.
   std::string_view size_is = "the array of each rank";
   Factor factor = crosses_once;
   Part in = Part::whole;
@@ -97,6 +59,8 @@ struct Collective {
   Extent extent(const Cell& cell) const;
   /// This rank's result; empty without output.
   std::vector<Piece> result(const Cell& cell) const;
+  /// Ranks i and i + W/2 exchange messages; W is even.
+  bool paired() const noexcept { return messages != nullptr; }
   bool moves_data() const noexcept { return operation != Operation::barrier; }
   /// S is divided into one block per rank.
   bool divides() const noexcept { return !factor.uneven_text.empty(); }

@@ -87,11 +87,15 @@ class Calls {
   }
 
   bool on_device() const { return !on_host(group_.memory()); }
-  /// The number of calls whose mean is one sample. Above one only on a device.
-  std::int64_t burst() const noexcept { return burst_; }
+  /// The number of calls, or of messages between pairs of ranks, whose mean is one sample.
+  std::int64_t per_sample() const {
+    return burst_ * (collective_.paired() ? collective_.messages(cell_) : 1);
+  }
+  /// Several calls are one sample only on a device.
   void set_burst(std::int64_t calls) noexcept { burst_ = calls; }
 
-  /// Makes a burst of calls for each element of `ns` and writes their mean duration to it.
+  /// Makes a burst of calls for each element of `ns` and writes the mean duration of a call, or of
+  /// a message between a pair of ranks, to it.
   /// `counted`: position_ then counts these iterations.
   void run(std::span<std::int64_t> ns, bool counted) {
     const bool each_checked = timing_.check == Check::all && collective_.moves_data();
@@ -114,7 +118,7 @@ class Calls {
       }
       if (on_device()) wait_for_device();
       const auto after = Clock::now();
-      sample = std::chrono::nanoseconds(after - before).count() / burst_;
+      sample = std::chrono::nanoseconds(after - before).count() / per_sample();
       before = after;
       if (each_checked) inspect(set);
     }
@@ -233,7 +237,8 @@ std::int64_t choose_burst(ProcessGroup& group, Calls& calls, const Timing& timin
   if (!calls.on_device() || timing.mode == Mode::latency || timing.check == Check::all) return 1;
   std::array<std::int64_t, 3> ns{};
   calls.run(ns, false);
-  const auto one = static_cast<double>(std::max<std::int64_t>(std::ranges::min(ns), 1));
+  const auto one =
+      static_cast<double>(std::max<std::int64_t>(std::ranges::min(ns) * calls.per_sample(), 1));
   return agree(group, std::clamp<std::int64_t>(std::llround(burst_ns / one), 1, longest_burst));
 }
 
@@ -247,7 +252,7 @@ std::vector<std::int64_t> durations_of(ProcessGroup& group, Calls& calls, const 
     ns.resize(done + static_cast<std::size_t>(n));
     const auto fresh = std::span(ns).subspan(done);
     calls.run(fresh, true);
-    spent_ns += calls.burst() * std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
+    spent_ns += calls.per_sample() * std::accumulate(fresh.begin(), fresh.end(), std::int64_t{0});
   };
   call(timing.iters.value_or(fewest_samples));
   if (timing.iters) return ns;
@@ -341,13 +346,19 @@ Row conclude(ProcessGroup& group, Control& control, const Block& block, const Ce
   wanted.insert({50, 90, 99});
   for (const double p : wanted) row.percentiles_us[p] = percentile(sorted, p);
   row.slowest_rank = static_cast<int>(std::max_element(means.begin(), means.end()) - means.begin());
-  row.calls_per_sample = calls.burst();
+  row.calls_per_sample = calls.per_sample();
   if (moves) {
+    // Of a pair, the rank that begins knows when the last message has arrived.
+    const bool paired = block.collective->paired();
+    const auto timed = std::span(means).first(means.size() / (paired ? 2 : 1));
     const double mean_us =
-        std::accumulate(means.begin(), means.end(), 0.0) / static_cast<double>(means.size());
+        std::accumulate(timed.begin(), timed.end(), 0.0) / static_cast<double>(timed.size());
     row.algbw = mean_us > 0 ? static_cast<double>(row.bytes) / mean_us * 1e-3 : 0;
     const double factor = group.size() > 1 ? block.collective->factor.of(cell) : 0;
     if (factor > 0) row.busbw = *row.algbw * factor;
+    if (paired && mean_us > 0)
+      row.messages_per_s =
+          1e6 / mean_us * block.collective->ways * static_cast<double>(timed.size());
   }
   if (moves && timing.check != Check::none) {
     row.wrong = 0;

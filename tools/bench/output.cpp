@@ -13,6 +13,7 @@
 
 #include "common/duration.hpp"
 #include "common/text.hpp"
+#include "pairs/output.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -60,26 +61,13 @@ double round_up_nicely(double seconds) {
   return 10 * power;
 }
 
-/// Returns the rank that is slowest relative to the median rank, on average over the rows, and its
-/// excess: 0.1 for 10 %.
-std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
-  std::vector<double> slowness(rows.front().rank_mean_us.size());
-  for (const Row& row : rows) {
-    const double middle = median(row.rank_mean_us);
-    for (std::size_t r = 0; r < slowness.size(); ++r)
-      slowness[r] +=
-          (middle > 0 ? row.rank_mean_us[r] / middle : 1) / static_cast<double>(rows.size());
-  }
-  const auto most = std::max_element(slowness.begin(), slowness.end());
-  return {static_cast<int>(most - slowness.begin()), *most - 1};
-}
-
 /// The columns of a table of rows in Markdown; the last one has the flags.
 std::vector<std::string> bench_columns(const BenchOptions& options) {
   std::vector<std::string> columns{"bytes"};
   for (const double p : shown_percentiles(options))
     columns.push_back(fmt::format("time_us.p{:g}", p));
-  for (const char* column : {"time_us.max", "algbw", "busbw", "wrong", "time_us.n", "flags"})
+  for (const char* column :
+       {"time_us.max", "algbw", "busbw", "messages_per_s", "wrong", "time_us.n", "flags"})
     columns.emplace_back(column);
   return columns;
 }
@@ -123,6 +111,7 @@ Field describe_run(const BenchRecord& record, const BenchOptions& options) {
     fields("config", [&](Fields& config) { describe(config, options); });
     fields("results", record.rows);
     fields("fit", record.fits);
+    fields("slow", record.slow, "ranks and links that are slower than the others");
   });
 }
 
@@ -185,6 +174,7 @@ void Table::begin_block(const Key& key) {
   if (!single_block_) fmt::print(out_, "\n{}\n", title(key));
   Row row;
   for (const double p : shown_percentiles(options_)) row.percentiles_us[p] = 0;
+  if (find_collective(key.coll)->paired()) row.messages_per_s = 0;
   fmt::print(out_, "{}", TableRow(Fields::object(row), columns_).heading());
   std::fflush(out_);
 }
@@ -242,19 +232,15 @@ void Table::end(const BenchRecord& record) {
   if (!single_block_) fmt::print(out_, "\n");
   print_legend(record);
   if (record.rows.empty()) return;
-  std::string text;
-  if (record.world.size > 1) {
-    const auto [rank, excess] = slowest_rank(record.rows);
-    text = fmt::format("slowest rank: {} ({:+.0f}% vs median rank)      ", rank, excess * 100);
-  }
+  fmt::print(out_, "{}", slow_lines(record.slow));
   std::int64_t wrong = 0;
   bool checked = false;
   for (const Row& row : record.rows) {
     wrong += row.wrong.value_or(0);
     checked = checked || row.wrong.has_value();
   }
-  text += checked ? fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s")
-                  : std::string("not checked");
+  const std::string text = checked ? fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s")
+                                   : std::string("not checked");
   fmt::print(out_, "  {}      {:.1f} s\n", text, record.duration_s);
 }
 

@@ -213,6 +213,13 @@ Plan make_plan(const Request& request, int ranks) {
       ++left_out[why];
       continue;
     }
+    if (collective->paired() && ranks % 2 != 0) {
+      const std::string why = fmt::format("messages between pairs of {}", plural(ranks, "rank"));
+      if (!request.collectives.all)
+        refuse("{}: {}; use an even number of ranks", collective->name, why);
+      ++left_out[why];
+      continue;
+    }
     std::vector<std::optional<Counts>> layouts{std::nullopt};
     if (collective->divides())
       layouts.assign(request.counts.values.begin(), request.counts.values.end());

@@ -11,6 +11,7 @@
 
 #include "common/names.hpp"
 #include "common/statistics.hpp"
+#include "pairs/slow.hpp"
 #include "report/record.hpp"
 
 // The record of a run of `tutti bench`: plain values.
@@ -56,14 +57,15 @@ struct Row {
   std::map<double, double> percentiles_us{{50, 0}, {90, 0}, {99, 0}};
   std::vector<double> rank_mean_us{};
   int slowest_rank = 0;
-  std::optional<double> algbw{};        ///< GB/s; empty for barrier.
-  std::optional<double> busbw{};        ///< Empty for barrier, and if no byte crosses a link.
-  std::optional<std::int64_t> wrong{};  ///< Elements on all ranks; empty if not checked.
+  std::optional<double> algbw{};           ///< GB/s; empty for barrier.
+  std::optional<double> busbw{};           ///< Empty for barrier, and if no byte crosses a link.
+  std::optional<double> messages_per_s{};  ///< Of all pairs of ranks; empty for collectives.
+  std::optional<std::int64_t> wrong{};     ///< Elements on all ranks; empty if not checked.
   std::optional<FirstWrong> first_wrong{};
   std::vector<double> samples_us{};  ///< Kept with --samples all.
   std::vector<Flag> flags{};
   std::int64_t warmup_calls = 0;
-  std::int64_t calls_per_sample = 1;  ///< Calls queued back to back; above one only on a device.
+  std::int64_t calls_per_sample = 1;  ///< Calls of a burst on a device; messages of a pair.
 
   bool has(Flag flag) const noexcept;
 };
@@ -76,6 +78,7 @@ struct KeyedFit {
 struct BenchRecord : RunRecord {
   std::vector<Row> rows{};
   std::vector<KeyedFit> fits{};
+  std::vector<Slow> slow{};  ///< Ranks and links that are slower than the others.
 };
 
 void describe(Fields& fields, const Row& row);
