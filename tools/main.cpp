@@ -26,6 +26,7 @@
 #include "pairs/command.hpp"
 #include "pairs/output.hpp"
 #include "pairs/pairs.hpp"
+#include "report/page.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 #include "step/command.hpp"
@@ -35,16 +36,16 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present = "run, bench, pairs, info, diagnose, schema";
-constexpr std::array<std::string_view, 6> later{"compare", "check",  "report",
-                                                "topo",    "doctor", "completions"};
+constexpr std::string_view present = "run, bench, pairs, report, info, diagnose, schema";
+constexpr std::array<std::string_view, 5> later{"compare", "check", "topo", "doctor",
+                                                "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known :
-       {"run", "bench", "pairs", "info", "diagnose", "schema", "-h", "--help", "--version"})
+  for (const char* known : {"run", "bench", "pairs", "report", "info", "diagnose", "schema", "-h",
+                            "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -113,6 +114,11 @@ Exit run(int argc, char** argv) {
   PairsCommand pairs_command;
   define(*pairs, pairs_command.options());
 
+  CLI::App* report =
+      app.add_subcommand("report", "saved runs of bench as one HTML page or picture");
+  ReportCommand report_command;
+  define(*report, report_command.options());
+
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
   define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
@@ -153,6 +159,7 @@ Exit run(int argc, char** argv) {
     const bool json = parse_choice("--format", diagnose_format, formats) == 1;
     return run_diagnose(directory, json);
   }
+  if (app.got_subcommand(report)) return report_command.run();
   if (app.got_subcommand(info)) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());

@@ -254,7 +254,7 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   options.max_total = parse_timeout("--max-total", max_total_);
 
   const auto keeps_samples = [](Format format) {
-    return format != Format::table && format != Format::markdown;
+    return format != Format::table && format != Format::markdown && format != Format::svg;
   };
   const bool kept = keeps_samples(options.format) ||
                     std::ranges::any_of(options.files, [&](const std::string& file) {

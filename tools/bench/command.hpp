@@ -24,7 +24,7 @@ class BenchCommand {
   std::string size_spec(const std::string& factor) const;
 
   LaunchTexts launch_texts_{};
-  OutputTexts output_texts_{};
+  OutputTexts output_texts_{.pictures = true};
   std::vector<std::string> collectives_{};
   std::string sizes_{};
   std::string least_{};

@@ -6,7 +6,8 @@
 
 #include "report/fields.hpp"
 
-// All JSON of the tool: only json.cpp includes a JSON library.
+// The JSON that the tool prints. saved_run.hpp reads it; only these two sources include a JSON
+// library.
 
 namespace tutti::tool {
 

@@ -16,9 +16,9 @@
 
 namespace tutti::tool {
 
-enum class Format : std::uint8_t { table, json, ndjson, csv, markdown };
+enum class Format : std::uint8_t { table, json, ndjson, csv, markdown, svg, html };
 template <>
-inline constexpr Names<5> names_of<Format>{"table", "json", "ndjson", "csv", "md"};
+inline constexpr Names<7> names_of<Format>{"table", "json", "ndjson", "csv", "md", "svg", "html"};
 
 /// The format of a file by the ending of its name; empty for an unknown one.
 std::optional<Format> format_of(std::string_view path) noexcept;
@@ -34,6 +34,7 @@ struct OutputOptions {
 
 /// The destinations as text, from the command line.
 struct OutputTexts {
+  bool pictures = false;  ///< The formats svg and html are there: runs of `tutti bench`.
   std::string format = "table";
   std::vector<std::string> files{};
   std::vector<std::string> env_allow{};

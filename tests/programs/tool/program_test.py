@@ -152,7 +152,7 @@ class Bench(Program):
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
             tutti("bench", "-n", 2, "-s", "1K", "--backend", "nccl", "--out", pathlib.Path(folder, "c.json"))
             self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "none", "r.json")], "none/r.json")
-            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.html")], "r.html", ".csv")
+            self.refuses(64, ["bench", "-n", 2, "--out", pathlib.Path(folder, "r.pdf")], "r.pdf", ".csv")
             self.assertEqual(sorted(os.listdir(folder)), ["a.json", "b.json"])
 
     def test_a_full_disk_is_an_error(self):
@@ -642,12 +642,12 @@ class Refusals(Program):
         for option in ("--devices", "--groups", "--peak", "-m", "-z", "-G"):
             self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
-        for name in ("compare", "check", "report", "topo", "doctor", "completions"):
-            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, pairs, info, diagnose, schema")
+        for name in ("compare", "check", "topo", "doctor", "completions"):
+            self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, pairs, report, info, diagnose, schema")
 
     def test_subcommands(self):
-        self.refuses(64, ["bensh"], "'bensh'", "run, bench, pairs, info, diagnose, schema")
-        self.refuses(64, [], "run, bench, pairs, info, diagnose, schema")
+        self.refuses(64, ["bensh"], "'bensh'", "run, bench, pairs, report, info, diagnose, schema")
+        self.refuses(64, [], "run, bench, pairs, report, info, diagnose, schema")
         self.refuses(64, ["--frobnicate"], "--frobnicate")
         self.refuses(64, ["info", "-f", "xml"], "'xml'")
         self.refuses(64, ["info", "more"], "more")
