@@ -21,7 +21,7 @@ class PairsCommand {
 
  private:
   LaunchTexts launch_texts_{};
-  OutputTexts output_texts_{};
+  OutputTexts output_texts_{.svg = true};
   std::string passes_ = "3";
   std::string each_ = "5ms";
   bool at_once_ = false;

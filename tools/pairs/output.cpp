@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 
 #include "common/duration.hpp"
 #include "common/text.hpp"
+#include "report/figures.hpp"
 #include "report/json.hpp"
 #include "report/table.hpp"
 
@@ -104,6 +106,54 @@ std::string spread_of(const std::vector<PairRow>& rows, const Value& value, cons
                      text(median(values)));
 }
 
+/// Latencies on the left, bandwidths on the right; the darker, the slower than the median.
+HeatMap pairs_map(const PairsRecord& record) {
+  const std::vector<PairRow> rows = pair_rows(record);
+  HeatMap map{.title = fmt::format("tutti pairs: {}", describe_world(record)),
+              .row_name = "from rank",
+              .column_name = "latency in µs (left) and bandwidth in GB/s (right) to rank"};
+  for (const Slow& slow : record.measured.slow)
+    map.note += (map.note.empty() ? "" : "; ") + to_string(slow);
+  if (map.note.empty()) map.note = "no rank and no link is slow";
+  std::vector<double> latencies;
+  std::vector<double> messages;
+  for (const PairRow& row : rows) {
+    latencies.push_back(row.latency_us.p50());
+    messages.push_back(row.message_us.p50());
+  }
+  const double usual_latency = rows.empty() ? 0 : median(latencies);
+  const double usual_message = rows.empty() ? 0 : median(messages);
+  const auto darkness = [](double us, double usual) { return std::log2(us / usual) / 4; };
+  auto row = rows.begin();
+  for (int from = 0; from < record.world.size; ++from) {
+    const std::string name = fmt::format("{}", from);
+    map.rows.push_back(name);
+    map.columns.push_back(name);
+    std::vector<HeatCell>& cells = map.cells.emplace_back();
+    std::vector<HeatCell> right{{}};
+    for (int to = 0; to < record.world.size; ++to) {
+      if (from == to || row == rows.end()) {
+        cells.emplace_back();
+        right.emplace_back();
+        continue;
+      }
+      const std::string tip =
+          fmt::format("{} to {}: {} µs, {} GB/s", from, to, format_us(row->latency_us.p50()),
+                      format_gbps(row->bandwidth()));
+      cells.push_back(
+          {format_us(row->latency_us.p50()), darkness(row->latency_us.p50(), usual_latency), tip});
+      right.push_back(
+          {format_gbps(row->bandwidth()), darkness(row->message_us.p50(), usual_message), tip});
+      ++row;
+    }
+    cells.insert(cells.end(), right.begin(), right.end());
+  }
+  const std::vector<std::string> ranks = map.columns;
+  map.columns.emplace_back();
+  map.columns.insert(map.columns.end(), ranks.begin(), ranks.end());
+  return map;
+}
+
 std::string pairs_table(const PairsRecord& record, const PairsOptions& options) {
   const std::vector<PairRow> rows = pair_rows(record);
   if (rows.empty() || record.status != Status::ok) return {};
@@ -163,7 +213,8 @@ std::string slow_lines(const std::vector<Slow>& slow) {
 
 Report pairs_report(const PairsRecord& record, const PairsOptions& options) {
   return {[&] { return describe_run(record, options); }, pairs_shared,
-          [&] { return pairs_table(record, options); }, [&] { return markdown(record); }};
+          [&] { return pairs_table(record, options); }, [&] { return markdown(record); },
+          [&] { return draw(pairs_map(record)).file(); }};
 }
 
 std::string pairs_schema() {

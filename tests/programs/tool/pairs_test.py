@@ -5,6 +5,7 @@ import io
 import json
 import os
 import unittest
+from xml.etree import ElementTree
 
 from driver import Program, main, tutti
 
@@ -39,6 +40,16 @@ class Pairs(Program):
         self.assertGreater(float(rows[0]["bandwidth_gbps"]), 0)
         self.assertIn("| from | to | latency µs | GB/s |", self.runs("pairs", "-n", 2, *QUICK, "-f", "md"))
 
+    def test_the_picture_has_a_cell_for_every_link_in_both_matrices(self):
+        picture = ElementTree.fromstring(self.runs("pairs", "-n", 3, *QUICK, "-f", "svg"))
+        tips = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}title")]
+        for a in range(3):
+            for b in range(3):
+                here = [tip for tip in tips if tip.startswith(f"{a} to {b}: ")]
+                self.assertEqual(len(here), 0 if a == b else 2, tips)
+        texts = "".join(picture.itertext())
+        self.assertIn("no rank and no link is slow", texts)
+
     def test_usage(self):
         for arguments, words in (
                 (["-n", "1"], ["one rank has no link", "at least 2"]),
@@ -46,7 +57,7 @@ class Pairs(Program):
                 (["-n", "2", "--device", "cuda"], ["--device cuda", "ping_pong"]),
                 (["-n", "2", "--passes", "0"], ["--passes '0'"]),
                 (["-n", "2", "--min-time", "1"], ["--min-time '1'"]),
-                (["-n", "2", "--out", "x.html"], ["x.html"]),
+                (["-n", "2", "--out", "x.html"], ["x.html", ".md or .svg"]),
                 (["-n", "2", "all_reduce"], ["all_reduce"])):
             self.refuses(64, ["pairs", *arguments], "error: ", *words)
 

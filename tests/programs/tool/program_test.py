@@ -354,9 +354,11 @@ class Outputs(Program):
         self.assertEqual(text.count("\n## "), len(sweeps))
         self.assertIn("\n## all_reduce  i64 sum  out-of-place\n", text)
         for table in tables:
-            self.assertEqual({line.count("|") for line in table}, {10})
-            self.assertEqual(table[0], "| size | p5 µs | p99.9 µs | max µs | algbw GB/s | busbw GB/s | check | "
+            rate = "msg/s | " if "msg/s" in table[0] else ""
+            self.assertEqual({line.count("|") for line in table}, {11 if rate else 10})
+            self.assertEqual(table[0], f"| size | p5 µs | p99.9 µs | max µs | algbw GB/s | busbw GB/s | {rate}check | "
                                        "iterations | flags |")
+        self.assertEqual(sum("msg/s" in table[0] for table in tables), sum(coll in PAIRED for coll, *_ in sweeps))
         three = [table for table in tables if len(table) > 3]
         self.assertEqual(len(three), len(sweeps) - 1)  # All but barrier.
         for table in three:
