@@ -22,112 +22,8 @@ constexpr double left_margin = 84;
 constexpr double top_margin = 44;
 constexpr double bottom_margin = 42;
 constexpr double swatch = 22;
-constexpr double widest_name = 160;
+constexpr double widest_name = 190;
 constexpr double line_height = Svg::line_height;
-
-/// "20 ms" of 20000 µs. The number before the unit is at least 1 where there is such a unit.
-std::string with_unit(double value, std::span<const std::string_view> units) {
-  std::size_t unit = 0;
-  for (; unit + 1 < units.size() && value > 999; ++unit) value /= 1e3;
-  return fmt::format("{:.4g} {}", value, units[unit]);
-}
-
-std::string tick_text(Scale scale, double value) {
-  static constexpr std::array<std::string_view, 3> times{"µs", "ms", "s"};
-  static constexpr std::array<std::string_view, 5> rates{"B/s", "KB/s", "MB/s", "GB/s", "TB/s"};
-  if (scale == Scale::bytes) return format_bytes(std::llround(value));
-  if (scale == Scale::us) return with_unit(value, times);
-  return scale == Scale::gbps ? with_unit(value * 1e9, rates) : fmt::format("{:g}", value);
-}
-
-struct Range {
-  double least = std::numeric_limits<double>::infinity();
-  double most = -std::numeric_limits<double>::infinity();
-
-  void add(double value) {
-    least = std::min(least, value);
-    most = std::max(most, value);
-  }
-  bool empty() const { return least > most; }
-};
-
-/// Maps the values of an axis to pixels.
-class Ruler {
- public:
-  /// `from`, `to`: pixels of the ends. `distance`: pixels between ticks at least.
-  Ruler(const Axis& axis, Range values, double from, double to, double distance)
-      : axis_(axis), range_(values), from_(from), to_(to) {
-    const double most_ticks = std::max(2.0, std::abs(to - from) / distance);
-    if (!axis.log)
-      linear(most_ticks);
-    else if (axis.scale == Scale::bytes)
-      powers_of_two(most_ticks);
-    else
-      decades(most_ticks);
-  }
-
-  double operator()(double value) const {
-    const double share = axis_.log
-                             ? std::log(value / range_.least) / std::log(range_.most / range_.least)
-                             : (value - range_.least) / (range_.most - range_.least);
-    return from_ + share * (to_ - from_);
-  }
-  const std::vector<double>& ticks() const { return ticks_; }
-
- private:
-  /// The ends become ticks.
-  void linear(double most_ticks) {
-    if (range_.least > 0 && range_.least < range_.most / 2) range_.least = 0;
-    if (range_.least == range_.most) range_.most += range_.most == 0 ? 1 : std::abs(range_.most);
-    const double rough = (range_.most - range_.least) / most_ticks;
-    double step = std::pow(10, std::floor(std::log10(rough)));
-    for (const double factor : {2.0, 2.5, 2.0})
-      if (step < rough) step *= factor;
-    const double first = std::floor(range_.least / step);
-    const double last = std::ceil(range_.most / step);
-    for (double i = first; i <= last; ++i) ticks_.push_back(i * step);
-    range_ = {ticks_.front(), ticks_.back()};
-  }
-
-  /// The ends stay; a single value becomes the middle.
-  void powers_of_two(double most_ticks) {
-    if (range_.least == range_.most) range_ = {range_.least / 2, range_.most * 2};
-    const double first = std::ceil(std::log2(range_.least));
-    const double last = std::floor(std::log2(range_.most));
-    const double step = std::ceil((last - first + 1) / most_ticks);
-    for (double i = first; i <= last; i += step) ticks_.push_back(std::exp2(i));
-  }
-
-  /// The ends become ticks: 1, 2, 5 times a power of ten where there is room.
-  void decades(double most_ticks) {
-    static constexpr std::array<double, 3> steps{1, 2, 5};
-    const double range = std::log10(range_.most / range_.least);
-    const bool fine = 3 * (range + 1) <= most_ticks;
-    const auto tick = [fine](int i) {
-      if (!fine) return std::pow(10, i);
-      const int decade = i >= 0 ? i / 3 : -((2 - i) / 3);
-      return steps[static_cast<std::size_t>(i - 3 * decade)] * std::pow(10, decade);
-    };
-    constexpr double slack = 1 + 1e-9;
-    int i = static_cast<int>(std::floor(std::log10(range_.least))) * (fine ? 3 : 1);
-    while (tick(i + 1) <= range_.least * slack) ++i;
-    const int stride = fine ? 1 : static_cast<int>(std::ceil((range + 1) / most_ticks));
-    ticks_ = {tick(i)};
-    while (ticks_.size() < 2 || ticks_.back() * slack < range_.most)
-      ticks_.push_back(tick(i += stride));
-    range_ = {ticks_.front(), ticks_.back()};
-  }
-
-  Axis axis_;
-  Range range_;
-  double from_;
-  double to_;
-  std::vector<double> ticks_{};
-};
-
-bool has_place(const Axis& axis, double value) {
-  return std::isfinite(value) && (!axis.log || value > 0);
-}
 
 /// The lines with the marks that have a place; none without marks.
 std::vector<Line> drawn_lines(const Plot& plot) {
@@ -139,6 +35,11 @@ std::vector<Line> drawn_lines(const Plot& plot) {
     if (!line.marks.empty()) lines.push_back(std::move(line));
   }
   return lines;
+}
+
+/// A single dot, whose name stands beside it.
+bool is_label(const Line& line) {
+  return !line.joined && line.marks.size() == 1;
 }
 
 double height_of(const Plot& plot) {
@@ -193,7 +94,7 @@ class PlotDrawing {
     const double top = top_ + top_margin;
     const double bottom =
         top + std::max(inner_height, static_cast<double>(lines_.size()) * line_height);
-    const Ruler x(plot_.x, xs, left_margin, right, 72);
+    const Ruler x(plot_.x, xs, left_margin, right, 64);
     const Ruler y(plot_.y, ys, bottom, top, 24);
 
     for (const double tick : y.ticks()) {
@@ -211,6 +112,7 @@ class PlotDrawing {
               Anchor::middle, "quiet");
     for (const Line& line : lines_) draw_band(line, x, y);
     for (const Line& line : lines_) draw_line(line, x, y);
+    draw_labels(x, y);
     draw_names(right + 10, y, top, bottom);
   }
 
@@ -235,10 +137,38 @@ class PlotDrawing {
       svg_.dot(points[i], "dot " + style_of(line), line.marks[i].tip);
   }
 
+  /// Names of single dots, each as far above its dot as it needs to be free of the names before.
+  void draw_labels(const Ruler& x, const Ruler& y) {
+    struct Box {
+      double left;
+      double right;
+      double bottom;
+    };
+    std::vector<Box> boxes;
+    for (const Line& line : lines_) {
+      if (!is_label(line)) continue;
+      const Xy dot{x(line.marks[0].x), y(line.marks[0].y)};
+      const double width = text_width(line.name);
+      const bool fits = dot.x + width < plot_width - edge;
+      const double left = fits ? dot.x - 2 : dot.x - width;
+      double bottom = dot.y - 7;
+      for (const Box& box : boxes)  // From the bottom up.
+        if (left < box.right && box.left < left + width &&
+            std::abs(bottom - box.bottom) < line_height)
+          bottom = box.bottom - line_height;
+      boxes.push_back({left, left + width, bottom});
+      std::ranges::sort(boxes, {}, [](const Box& box) { return -box.bottom; });
+      if (bottom < dot.y - line_height)
+        svg_.path(std::array<Xy, 2>{{dot, {dot.x, bottom + 2}}}, "grid");
+      svg_.text({fits ? left : dot.x + 2, bottom}, line.name, fits ? Anchor::start : Anchor::end);
+    }
+  }
+
   /// Names at the right ends of their lines, moved apart: the legend.
   void draw_names(double left, const Ruler& y, double top, double bottom) {
     std::vector<std::pair<double, const Line*>> names;
-    for (const Line& line : lines_) names.emplace_back(y(line.marks.back().y), &line);
+    for (const Line& line : lines_)
+      if (!is_label(line)) names.emplace_back(y(line.marks.back().y), &line);
     std::ranges::stable_sort(names, {}, [](const auto& name) { return name.first; });
     std::vector<double> places;
     for (const auto& [place, line] : names) places.push_back(place);
@@ -269,7 +199,8 @@ Svg draw(std::string_view title, const std::vector<Plot>& plots) {
   double names = 0;
   for (const Plot& plot : plots) {
     height += height_of(plot);
-    for (const Line& line : plot.lines) names = std::max(names, text_width(line.name));
+    for (const Line& line : plot.lines)
+      if (!is_label(line)) names = std::max(names, text_width(line.name));
   }
   Svg svg(plot_width, height, title.empty() && !plots.empty() ? plots.front().title : title);
   if (!title.empty()) svg.text({edge, line_height + 2}, title, Anchor::start, "ink head");

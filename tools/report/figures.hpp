@@ -1,28 +1,16 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "common/names.hpp"
+#include "report/axis.hpp"
 #include "report/svg.hpp"
 
 // Plots and heat maps.
 
 namespace tutti::tool {
-
-/// The texts of an axis's ticks: "64 KiB", "20 µs", "500 MB/s", "0.5".
-enum class Scale : std::uint8_t { bytes, us, gbps, number };
-template <>
-inline constexpr Names<4> names_of<Scale>{"bytes", "us", "gbps", "number"};
-
-struct Axis {
-  std::string name{};
-  Scale scale = Scale::number;
-  bool log = true;
-};
 
 struct Mark {
   double x = 0;
@@ -37,7 +25,7 @@ struct Line {
   std::vector<Mark> marks{};
   int style = 0;       ///< Color style % line_colors; from line_colors on with dashes.
   bool thin = false;   ///< In the background, without dots.
-  bool joined = true;  ///< False: only dots.
+  bool joined = true;  ///< False: only dots. The name of a single one stands beside it.
 };
 
 /// A frame with two axes. Names of lines stand at their right ends.

@@ -107,6 +107,7 @@ void Svg::text(Xy at, std::string_view text, Anchor anchor, std::string_view kin
   const double right = width_ - at.x - padding;
   const std::array<double, 3> rooms{right, 2 * std::min(left, right), left};
   const auto which = static_cast<std::size_t>(anchor);
+  at.y = std::clamp(at.y, font_size, height_ - padding);
   const double factor = kinds.find("head") == kinds.npos ? 1 : bold;
   const std::string shown = fitted(text, rooms[which] / factor);
   parts_ += fmt::format(

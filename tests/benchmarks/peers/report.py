@@ -1,18 +1,17 @@
 """Makes the tables and plots of docs/performance.md, and README's table, from the runs of contest.py.
 
-    report.py [--write] RUNS PAGE
+    report.py [--write] --build DIR RUNS PAGE
 
 A table stands between "<!-- made: NAME ARGUMENTS -->" and "<!-- end -->" in PAGE; a plot in the folder of the page's
-name. Without --write the page and the plots are compared with the runs. Noisy cells are refused."""
+name, drawn by the program tools/draw of the build. Without --write the page and the plots are compared with the runs.
+Noisy cells are refused."""
 import argparse
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import textwrap
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "docs"))
-import svg  # noqa: E402
 
 MADE = re.compile(r"(<!-- made: (.*?) -->\n)(.*?)(<!-- end -->)", re.S)
 # The library's ways between processes of one host, and the one between threads.
@@ -132,7 +131,7 @@ def times(runs, ranks, operation):
 def summary(runs, ranks):
     """Five figures: what a program gets by default, beside the fastest MPI and torch."""
     ranks = int(ranks)
-    mpis = [name for name in COLORS if "MPI" in name]
+    mpis = [name for name in STYLES if "MPI" in name]
     lines = [("all_reduce", size, f"all_reduce of {size_name(size)}") for size in (8, 64 * KIB, 16 * MIB)]
     lines += [("rows_one", max(runs.sizes(ranks, "rows_one")), "all_gather of {} that rank 0 has alone"),
               ("step", max(runs.sizes(ranks, "step")), "gradients of ResNet-50 averaged, a training step")]
@@ -216,52 +215,33 @@ def targets(runs):
 
 
 TABLES = {function.__name__: function for function in (machine, times, summary, ratios, beside, skew, targets)}
-# One color for each contestant, the same in all plots; grey for others.
-COLORS = {"tutti shm memory": "#b71c1c", "tutti shm": "#e53935", "tutti local": "#f57c00", "tutti auto": "#8d6e63",
-          "tutti ucx": "#6a1b9a", "tutti ucx tcp": "#ab47bc", "tutti gloo": "#ec407a",
-          "tutti hier": "#5d4037",
-          "Intel MPI": "#0d47a1", "MPICH 4.0": "#64b5f6", "MPICH 5.0": "#1e88e5", "Open MPI 4.1": "#81c784",
-          "Open MPI 5.0": "#2e7d32", "bare Gloo": "#827717", "bare Gloo ring": "#afb42b", "bare Gloo bcube": "#cddc39",
-          "bare UCX": "#006064", "bare UCX tcp": "#00acc1", "torch Gloo": "#546e7a"}
+# A contestant has the same color and dashes in all plots.
+STYLES = ["tutti shm memory", "tutti gloo", "tutti auto", "tutti shm", "tutti local", "tutti ucx", "tutti ucx tcp", "tutti hier",
+          "Intel MPI", "MPICH 4.0", "MPICH 5.0", "Open MPI 4.1", "Open MPI 5.0", "bare Gloo", "bare Gloo ring",
+          "bare Gloo bcube", "bare UCX", "bare UCX tcp", "torch Gloo"]
+LIMIT = 23  # Grey and dotted.
 
 
-def plot(runs, ranks, operation):
+def plot(runs, ranks, operation, draw):
     """Time against size of every contestant, with the two limits of the machine."""
     sizes = runs.sizes(ranks, operation)
-    lines = {name: [(size, runs.median(ranks, operation, size, name)) for size in sizes
-                    if runs.median(ranks, operation, size, name) is not None] for name in runs.names(ranks, operation)}
     exchange = sorted(runs.cells[ranks, operation, size]["exchange_ns"][1] for size in sizes)[len(sizes) // 2] / 1000
-    least = min(exchange, *(time for name, line in lines.items() if name != "limit" for _, time in line))
-    decades = [10.0 ** e for e in range(-3, 7)]
-    most = max(time for line in lines.values() for _, time in line)
-    low = max(d for d in decades if d <= least)
-    ticks = [d for d in decades if low <= d and d / 10 < most]
-    made = svg.Plot(
-        svg.Axis(f"bytes of an {operation}, {ranks} ranks" if operation[0] == "a" else f"bytes of a {operation}, {ranks} ranks",
-                 ((size, size_name(size)) for size in sizes), log=True),
-        svg.Axis("time of a call, median", ((d, f"{d:g} µs" if d < 1000 else f"{d / 1000:g} ms") for d in ticks), log=True),
-        width=860, height=560, right=190, left=80)
-    made.path([(sizes[0], exchange), (sizes[-1], exchange)], 'stroke="#222" stroke-dasharray="2 4"')
-    labels = [(made.y_of(exchange), "exchange of cache lines", "#222")]
-    for name, line in lines.items():
-        if name == "limit":
-            line = [point for point in line if point[1] >= low]
-            made.path(line, 'stroke="#222" stroke-width="1.5" stroke-dasharray="6 4"')
-            labels.append((made.y_of(line[-1][1]), "copy by all ranks", "#222"))
-            continue
-        color = COLORS.get(name, "#9e9e9e")
-        made.path(line, f'stroke="{color}" stroke-width="{1.2 if is_peer(name) else 2.2}"')
-        labels.append((made.y_of(line[-1][1]), name, color))
-    place = 0
-    for y, name, color in sorted(labels):  # From the top down, without overlaps.
-        place = max(place + 14, y + 4)
-        made.text(made.right + 8, place, name, f'fill="{color}"')
-    return made.end()
+    lines = [{"name": "exchange of cache lines", "marks": [[sizes[0], exchange], [sizes[-1], exchange]], "style": LIMIT, "thin": True}]
+    for name in runs.names(ranks, operation):
+        marks = [[size, runs.median(ranks, operation, size, name)] for size in sizes]
+        marks = [mark for mark in marks if mark[1] is not None and (name != "limit" or mark[1] > exchange)]
+        style = STYLES.index(name) if name in STYLES else LIMIT
+        lines.append({"name": "copy by all ranks" if name == "limit" else name, "marks": marks, "style": style,
+                      "thin": name == "limit" or is_peer(name)})
+    described = {"title": f"{operation}, {ranks} ranks", "x": {"name": "size", "scale": "bytes"},
+                 "y": {"name": "time of a call, median", "scale": "us"}, "lines": lines}
+    return subprocess.run([draw], input=json.dumps(described), text=True, capture_output=True, check=True).stdout
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("runs", type=pathlib.Path)
     parser.add_argument("page", type=pathlib.Path)
     options = parser.parse_args()
@@ -276,7 +256,7 @@ def main():
     page = options.page.read_text()
     made = {options.page: MADE.sub(table, page)}
     for name in re.findall(r"\((?:performance/)([a-z_]+)_(\d+)\.svg\)", page):
-        made[options.page.with_suffix("") / f"{name[0]}_{name[1]}.svg"] = plot(runs, int(name[1]), name[0])
+        made[options.page.with_suffix("") / f"{name[0]}_{name[1]}.svg"] = plot(runs, int(name[1]), name[0], options.build / "tools/draw")
     different = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
     for path in different if options.write else []:
         path.parent.mkdir(exist_ok=True)

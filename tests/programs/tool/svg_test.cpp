@@ -7,6 +7,7 @@
 #include <regex>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -124,6 +125,25 @@ TEST(Figures, NamesOfManyLinesDoNotOverlap) {
     places.push_back(std::stod((*match)[1]));
   ASSERT_EQ(places.size(), 30U);
   for (std::size_t i = 1; i < places.size(); ++i) EXPECT_GE(places[i] - places[i - 1], 15.9);
+}
+
+TEST(Figures, NamesOfSingleDotsStandBesideThemWithoutOverlaps) {
+  Plot plot = plot_of({});
+  for (const char* name : {"first", "second", "third"})
+    plot.lines.push_back({name, {{8, 5}}, 0, false, false});
+  plot.lines.push_back({"right", {{1024, 5}}, 0, false, false});
+  const std::string picture = draw("", {plot}).element();
+  EXPECT_EQ(count(picture, "<circle"), 4U);  // None beside a name.
+  const auto place = [&](const std::string& name) {
+    const std::regex text("x=\"([0-9.]+)\" y=\"([0-9.]+)\" text-anchor=\"(\\w+)\"[^>]*>" + name);
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(picture, found, text)) << name;
+    return std::tuple(std::stod(found[1]), std::stod(found[2]), found[3].str());
+  };
+  const auto [x, first, anchor] = place("first");
+  EXPECT_EQ(place("second"), std::tuple(x, first - 16, anchor));
+  EXPECT_EQ(place("third"), std::tuple(x, first - 32, anchor));
+  EXPECT_EQ(std::get<1>(place("right")), first);
 }
 
 TEST(Figures, AHeatMapWithManyColumnsHasNoTextsInItsCells) {
