@@ -73,9 +73,10 @@ void define(CLI::App& app, const OptionList& options) {
           else
             return app
                 .add_option_function<std::string>(names,
-                                                  [names](const std::string&) {
-                                                    refuse("option {} is not in this release",
-                                                           names);
+                                                  [names, value](const std::string&) {
+                                                    refuse("option {} is not in this release{}{}",
+                                                           names, value.instead.empty() ? "" : ": ",
+                                                           value.instead);
                                                   })
                 ->expected(0, 1)
                 ->group("");  // Not in the help.

@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 
 #include "bench/output.hpp"
 #include "bench/own_calls.hpp"
-#include "bench/progress.hpp"
+#include "bench/recorder.hpp"
 #include "bench/staging.hpp"
 #include "common/duration.hpp"
 #include "common/host.hpp"
@@ -36,75 +36,6 @@ constexpr int most_single_links = 8;
 
 /// Rank 0's decision before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
-
-/// Collects and shows results on rank 0 during the run.
-class Recorder {
- public:
-  Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& record, std::FILE* out,
-           std::FILE* err)
-      : options_(options),
-        plan_(plan),
-        record_(record),
-        err_(err),
-        progress_(err, !options.quiet, plan.rows()) {
-    if (options.format != Format::table) return;
-    table_.emplace(out, options, plan.blocks.size() == 1);
-  }
-
-  void begin(World world) {
-    record_.world = std::move(world);
-    begun_ = true;
-    if (table_) table_->begin(record_, plan_.blocks.front().key());
-  }
-  void note(const std::string& text) {
-    progress_.clear();
-    record_.notes.push_back(text);
-    if (!options_.quiet) fmt::print(err_, "note: {}\n", text);
-  }
-  void begin_block(const Block& block) {
-    first_of_block_ = record_.rows.size();
-    progress_.clear();
-    if (table_) table_->begin_block(block.key());
-  }
-  void before_row(const Block& block, std::int64_t bytes) {
-    progress_.before_row(block.key(), bytes);
-  }
-  void row(Row row) {
-    progress_.clear();
-    if (options_.verbose)
-      fmt::print(err_, "{} {}: {} warm-up calls, {} iterations\n", title(row.key),
-                 format_bytes(row.bytes), row.warmup_calls, row.time_us.n);
-    if (table_) table_->row(row);
-    progress_.after_row(row);
-    record_.rows.push_back(std::move(row));
-  }
-  void end_block() {
-    const std::span<const Row> rows = std::span(record_.rows).subspan(first_of_block_);
-    std::vector<Point> points;
-    for (const Row& row : rows)
-      points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
-    const std::optional<Fit> fit = fit_line(points);
-    progress_.clear();
-    if (table_) table_->end_block(rows, fit);
-    if (fit) record_.fits.push_back({rows.front().key, *fit});
-  }
-  const World& world() const { return record_.world; }
-  void slow(std::vector<Slow> found) { record_.slow = std::move(found); }
-  void end() {
-    progress_.clear();
-    if (table_ && begun_) table_->end(record_);
-  }
-
- private:
-  const BenchOptions& options_;
-  const Plan& plan_;
-  BenchRecord& record_;
-  std::FILE* err_;
-  Progress progress_;
-  std::optional<Table> table_{};
-  bool begun_ = false;
-  std::size_t first_of_block_ = 0;
-};
 
 /// True if the backend supports the block; the same on every rank.
 bool supported(const ProcessGroup& group, const Block& block) {
@@ -157,32 +88,32 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
 
   const Plan part = supported_part(group, plan, options.request, recorder);
 
+  Timing timing = options.timing;
+  if (options.watch) timing.samples = Samples::all;  // The windows need them.
   Workspace workspace(group.memory());
-  std::int64_t left = part.rows();
-  for (const Block& block : part.blocks) {
-    if (recorder != nullptr) recorder->begin_block(block);
-    for (const std::int64_t bytes : block.bytes) {
-      const std::int64_t decision =
-          agree(group, interrupt.asked()                           ? interrupted
-                       : Clock::now() - start >= options.max_total ? out_of_time
-                                                                   : go_on);
-      if (decision != go_on) {
-        if (recorder == nullptr) return;
-        recorder->end_block();
-        const std::string why =
-            decision == interrupted
-                ? std::string("interrupted")
-                : fmt::format("--max-total {} is over", format_duration(options.max_total));
-        recorder->note(fmt::format("{}: {} of {} rows were not measured", why, left, plan.rows()));
-        return;
+  std::int64_t measured = 0;
+  do {
+    for (const std::span<const Block> sweep : part.sweeps(options.joins_places())) {
+      if (recorder != nullptr) recorder->begin_sweep(sweep);
+      for (const std::int64_t bytes : sweep.front().bytes) {
+        const std::int64_t decision =
+            agree(group, interrupt.asked()                           ? interrupted
+                         : Clock::now() - start >= options.max_total ? out_of_time
+                                                                     : go_on);
+        if (decision != go_on) {
+          if (recorder != nullptr) recorder->end_early(decision == interrupted, measured, part);
+          return;
+        }
+        for (const Block& block : sweep) {
+          if (recorder != nullptr) recorder->before_row(block, bytes);
+          Row row = measure(rank, control, workspace, block, bytes, timing);
+          ++measured;
+          if (recorder != nullptr) recorder->row(std::move(row));
+        }
       }
-      if (recorder != nullptr) recorder->before_row(block, bytes);
-      Row row = measure(group, control, workspace, block, bytes, options.timing, rank.position);
-      --left;
-      if (recorder != nullptr) recorder->row(std::move(row));
+      if (recorder != nullptr) recorder->end_sweep();
     }
-    if (recorder != nullptr) recorder->end_block();
-  }
+  } while (options.watch && measured > 0);
   std::vector<Slow> slow = find_slow_links(group, control, recorder);
   if (recorder != nullptr) recorder->slow(std::move(slow));
   // No rank leaves the group while a peer still needs the rank.
@@ -249,8 +180,9 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   BenchOptions options = asked;
   if (!options.device) options.device = usual_device(options.backend);
   const bool on_cpu = options.device->type == DeviceType::cpu;
-  if (options.cold && !on_cpu)
-    refuse("--cold: not supported on a device in this release; leave it out");
+  if (!on_cpu && (options.cold || options.timing.overlap))
+    refuse("{}: not supported on a device in this release; leave it out",
+           options.cold ? "--cold" : "--overlap");
   const BackendChoice backend = choose_backend(options);
   const RankSource source = find_ranks(options, backend);
   const int size = source.group.size;
@@ -258,7 +190,10 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   const bool writes = source.group.rank == 0;
   const Plan plan = make_plan(options.request, size);
   const Host host = this_host();
-  if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes);
+  // With --check all each call also has copies of its data.
+  const std::int64_t copies =
+      options.timing.aggregate + (options.timing.check == Check::all ? 1 : 0);
+  if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes, copies);
   if (writes) check_files(options);
   if (source.kind == RankSource::Kind::launches)
     return start_ranks(options, options.argv, options.patience);
@@ -275,7 +210,8 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   Interrupt& interrupt = options.interrupt == nullptr ? own_interrupt : *options.interrupt;
   std::optional<Signals> signals;  // Before any other thread starts.
   if (options.handles_signals)
-    signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
+    signals.emplace(
+        OnSignal(interrupt, writes && !options.quiet && !options.watch ? err : nullptr));
 
   BenchRecord record{begin_record(backend, options)};
   record.notes = plan.notes;

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <array>
 
-#include <fmt/format.h>
-
-#include <tutti/gather.hpp>
 #include <tutti/work.hpp>
 
+#include "bench/gather_calls.hpp"
 #include "bench/messages.hpp"
-#include "common/exit_code.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -72,56 +69,9 @@ std::vector<Piece> own_block_of_each(const Cell& c) {
   return pieces;
 }
 
-/// Memory that gives a call the array prepared for its result.
-class PreparedMemory final : public Memory {
- public:
-  PreparedMemory(const TensorView& array, Memory& copies) : array_(array), copies_(copies) {}
-  Device device() const noexcept override { return array_.device; }
-  void* allocate(std::size_t bytes, Stream) override {
-    if (bytes != array_.bytes())
-      throw Failure(Exit::wrong_data,
-                    fmt::format("the result has {} bytes; expected {}", bytes, array_.bytes()));
-    return array_.data;
-  }
-  void release(void*, std::size_t, Stream) noexcept override {}
-  void copy(void* to, const void* from, std::size_t bytes, Stream stream) override {
-    copies_.copy(to, from, bytes, stream);
-  }
-
- private:
-  TensorView array_;
-  Memory& copies_;
-};
-
-void check_layout(std::string_view name, const RowLayout& found, const Cell& cell) {
-  if (found != cell.blocks)
-    throw Failure(Exit::wrong_data, fmt::format("{} returned the row counts {}, expected {}", name,
-                                                to_string(found), to_string(cell.blocks)));
-}
-
-CallOptions in_memory(const How& how, Memory& memory) {
-  auto options = how.options;
-  options.memory = &memory;
-  return options;
-}
-
-void gather_unknown_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
-  PreparedMemory memory(arrays.out, group.memory());
-  const auto all = all_gather_rows(group, arrays.in, {}, in_memory(how, memory));
-  check_layout("all_gather_rows", all.layout, how.cell);
-}
-
-void gather_padded_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
-  PreparedMemory memory(arrays.out, group.memory());
-  const auto all = all_gather_padded(group, arrays.in, 0, {}, in_memory(how, memory));
-  check_layout("all_gather_padded", all.layout, how.cell);
-}
-
-void exchange_blocks(ProcessGroup& group, const Arrays& arrays, const How& how) {
-  const Cell& cell = how.cell;
-  // Every rank sends block r to rank r, so all blocks that a rank receives have equal sizes.
-  const Rows received = cell.uneven ? Rows(cell.block()) : Rows();
-  group.all_to_all(arrays.in, arrays.out, cell.rows(), received, how.options);
+/// Every rank sends block r to rank r, so all blocks that a rank receives have equal sizes.
+Rows received(const Cell& cell) {
+  return cell.uneven ? Rows(cell.block()) : Rows();
 }
 
 void pass_on(ProcessGroup& group, const Arrays& arrays, const How& how) {
@@ -132,8 +82,14 @@ void pass_on(ProcessGroup& group, const Arrays& arrays, const How& how) {
   receiving.wait();
 }
 
+Work start_to_pass_on(ProcessGroup& group, const Arrays& arrays, const How& how) {
+  const int n = group.size();
+  return group.sendrecv_async(arrays.in, (group.rank() + 1) % n, arrays.out,
+                              (group.rank() + n - 1) % n, 0, how.options);
+}
+
 // A row lists only the fields that differ from the defaults of Collective.
-constexpr std::array<Collective, 17> table{{
+constexpr std::array<Collective, 19> table{{
     {.name = "all_reduce",
      .operation = Operation::all_reduce,
      .reduces = true,
@@ -141,7 +97,9 @@ constexpr std::array<Collective, 17> table{{
      .factor = twice_all_but_own,
      .source = all_ranks,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.all_reduce(a.in, a.out, h.op, h.options); }},
+                const How& h) { g.all_reduce(a.in, a.out, h.op, h.options); },
+     .start = [](ProcessGroup& g, const Arrays& a,
+                 const How& h) { return g.all_reduce_async(a.in, a.out, h.op, h.options); }},
     {.name = "broadcast",
      .operation = Operation::broadcast,
      .rooted = true,
@@ -150,7 +108,9 @@ constexpr std::array<Collective, 17> table{{
      .in = Part::whole_of_root,
      .source = root,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.broadcast(a.out, h.cell.root, h.options); }},
+                const How& h) { g.broadcast(a.out, h.cell.root, h.options); },
+     .start = [](ProcessGroup& g, const Arrays& a,
+                 const How& h) { return g.broadcast_async(a.out, h.cell.root, h.options); }},
     {.name = "reduce",
      .operation = Operation::reduce,
      .reduces = true,
@@ -159,7 +119,11 @@ constexpr std::array<Collective, 17> table{{
      .out = Part::whole_of_root,
      .source = all_ranks,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.reduce(a.in, a.out, h.cell.root, h.op, h.options); }},
+                const How& h) { g.reduce(a.in, a.out, h.cell.root, h.op, h.options); },
+     .start =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           return g.reduce_async(a.in, a.out, h.cell.root, h.op, h.options);
+         }},
     {.name = "all_gather",
      .operation = Operation::all_gather,
      .in_place = true,
@@ -168,7 +132,11 @@ constexpr std::array<Collective, 17> table{{
      .in = Part::block,
      .pieces = blocks_in_rank_order,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.all_gather(a.in, a.out, h.cell.rows(), h.options); }},
+                const How& h) { g.all_gather(a.in, a.out, h.cell.rows(), h.options); },
+     .start =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           return g.all_gather_async(a.in, a.out, h.cell.rows(), h.options);
+         }},
     {.name = "all_gather_rows",
      .operation = Operation::all_gather,
      .size_is = "as all_gather; no rank knows the others' S/n before",
@@ -193,14 +161,25 @@ constexpr std::array<Collective, 17> table{{
      .out = Part::block,
      .source = all_ranks,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.reduce_scatter(a.in, a.out, h.cell.rows(), h.op, h.options); }},
+                const How& h) { g.reduce_scatter(a.in, a.out, h.cell.rows(), h.op, h.options); },
+     .start =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           return g.reduce_scatter_async(a.in, a.out, h.cell.rows(), h.op, h.options);
+         }},
     {.name = "all_to_all",
      .operation = Operation::all_to_all,
      .size_is = "the array of each rank; S/n goes to each",
      .factor = exchanged,
      .out = Part::own_of_each,
      .pieces = own_block_of_each,
-     .call = exchange_blocks},
+     .call =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           g.all_to_all(a.in, a.out, h.cell.rows(), received(h.cell), h.options);
+         },
+     .start =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           return g.all_to_all_async(a.in, a.out, h.cell.rows(), received(h.cell), h.options);
+         }},
     {.name = "gather",
      .operation = Operation::gather,
      .rooted = true,
@@ -211,7 +190,11 @@ constexpr std::array<Collective, 17> table{{
      .out = Part::whole_of_root,
      .pieces = blocks_in_rank_order,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.gather(a.in, a.out, h.cell.root, h.cell.rows(), h.options); }},
+                const How& h) { g.gather(a.in, a.out, h.cell.root, h.cell.rows(), h.options); },
+     .start =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           return g.gather_async(a.in, a.out, h.cell.root, h.cell.rows(), h.options);
+         }},
     {.name = "scatter",
      .operation = Operation::scatter,
      .rooted = true,
@@ -222,26 +205,35 @@ constexpr std::array<Collective, 17> table{{
      .out = Part::block,
      .source = root,
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.scatter(a.in, a.out, h.cell.root, h.cell.rows(), h.options); }},
+                const How& h) { g.scatter(a.in, a.out, h.cell.root, h.cell.rows(), h.options); },
+     .start =
+         [](ProcessGroup& g, const Arrays& a, const How& h) {
+           return g.scatter_async(a.in, a.out, h.cell.root, h.cell.rows(), h.options);
+         }},
     {.name = "scan",
      .operation = Operation::scan,
      .reduces = true,
      .in_place = true,
      .source = [](const Cell& c) { return first_ranks(c.rank + 1); },
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.scan(a.in, a.out, h.op, h.options); }},
+                const How& h) { g.scan(a.in, a.out, h.op, h.options); },
+     .start = [](ProcessGroup& g, const Arrays& a,
+                 const How& h) { return g.scan_async(a.in, a.out, h.op, h.options); }},
     {.name = "exclusive_scan",
      .operation = Operation::exclusive_scan,
      .reduces = true,
      .in_place = true,
      .source = [](const Cell& c) { return first_ranks(c.rank); },
      .call = [](ProcessGroup& g, const Arrays& a,
-                const How& h) { g.exclusive_scan(a.in, a.out, h.op, h.options); }},
+                const How& h) { g.exclusive_scan(a.in, a.out, h.op, h.options); },
+     .start = [](ProcessGroup& g, const Arrays& a,
+                 const How& h) { return g.exclusive_scan_async(a.in, a.out, h.op, h.options); }},
     {.name = "send_recv",
      .operation = Operation::send,
      .size_is = "sent to the next rank, received from the one before",
      .source = [](const Cell& c) { return one_rank((c.rank + c.ranks - 1) % c.ranks); },
-     .call = pass_on},
+     .call = pass_on,
+     .start = start_to_pass_on},
     {.name = "ping_pong",
      .operation = Operation::send,
      .messages = [](const Cell&) { return std::int64_t{2}; },
@@ -270,7 +262,29 @@ constexpr std::array<Collective, 17> table{{
      .factor = none,
      .in = Part::nothing,
      .out = Part::nothing,
-     .call = [](ProcessGroup& g, const Arrays&, const How& h) { g.barrier(h.options); }},
+     .call = [](ProcessGroup& g, const Arrays&, const How& h) { g.barrier(h.options); },
+     .start = [](ProcessGroup& g, const Arrays&,
+                 const How& h) { return g.barrier_async(h.options); }},
+    {.name = "create",
+     .operation = Operation::barrier,  // Every backend that has one can be created.
+     .out_of_place = false,
+     .makes_group = true,
+     .size_is = "no data; a group of all ranks is made",
+     .factor = none,
+     .in = Part::nothing,
+     .out = Part::nothing,
+     .call = [](ProcessGroup&, const Arrays&,
+                const How& h) { h.made->emplace(ProcessGroup::create(*h.group)); }},
+    {.name = "split",
+     .operation = Operation::barrier,
+     .out_of_place = false,
+     .makes_group = true,
+     .size_is = "no data; all ranks split off together",
+     .factor = none,
+     .in = Part::nothing,
+     .out = Part::nothing,
+     .call = [](ProcessGroup& g, const Arrays&,
+                const How& h) { *h.made = g.split(0, g.rank(), h.options); }},
 }};
 
 std::int64_t elements(Part part, const Cell& cell) {

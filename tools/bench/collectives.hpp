@@ -44,7 +44,8 @@ struct Collective {
   /// The messages of a pair of ranks in a call, one after the other; a row has the time of one.
   /// Null for calls of all ranks.
   std::int64_t (*messages)(const Cell& cell) = nullptr;
-  int ways = 1;  ///< 2: as many messages go the other way at the same time.
+  int ways = 1;              ///< 2: as many messages go the other way at the same time.
+  bool makes_group = false;  ///< Not a collective of data; "all" does not include it.
   std::string_view size_is = "the array of each rank";
   Factor factor = crosses_once;
   Part in = Part::whole;
@@ -55,6 +56,8 @@ struct Collective {
   /// rank's offset.
   Pattern::Source (*source)(const Cell& cell) = nullptr;
   void (*call)(ProcessGroup& group, const Arrays& arrays, const How& how);
+  /// The asynchronous form, which a Coalesce collects. Null if there is none.
+  Work (*start)(ProcessGroup& group, const Arrays& arrays, const How& how) = nullptr;
 
   Extent extent(const Cell& cell) const;
   /// This rank's result; empty without output.

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/other_testers.hpp"
 #include "bench/sizes.hpp"
 #include "common/duration.hpp"
 #include "common/exit_code.hpp"
@@ -21,6 +22,9 @@ std::vector<T> first_values(int count) {
   return values;
 }
 
+/// The calls of a Coalesce.
+constexpr std::int64_t most_in_one_call = 1000;
+
 /// The number of kinds that a command line can name: all but custom, which takes a function and is
 /// the last.
 constexpr int named_ops = static_cast<int>(ReduceOp::Kind::custom);
@@ -28,46 +32,6 @@ constexpr int named_ops = static_cast<int>(ReduceOp::Kind::custom);
 std::optional<ReduceOp::Kind> parse_named_op(std::string_view name) noexcept {
   const auto op = parse_reduce_op(name);
   return op == ReduceOp::Kind::custom ? std::nullopt : op;
-}
-
-using Alias = std::pair<std::string_view, std::string_view>;
-
-template <std::size_t N>
-std::string_view without_alias(const std::array<Alias, N>& aliases, std::string_view name) {
-  for (const auto& [alias, own] : aliases)
-    if (alias == name) return own;
-  return name;
-}
-
-/// The names of nccl-tests, torch and C.
-std::optional<DType> find_dtype(std::string_view name) noexcept {
-  static constexpr std::array<Alias, 18> aliases{
-      Alias{"float", "f32"},  {"int16", "i16"},      {"uint16", "u16"},  {"uint32", "u32"},
-      {"uint64", "u64"},      {"double", "f64"},     {"half", "f16"},    {"float16", "f16"},
-      {"fp16", "f16"},        {"bfloat16", "bf16"},  {"float32", "f32"}, {"float64", "f64"},
-      {"int8", "i8"},         {"uint8", "u8"},       {"int32", "i32"},   {"int64", "i64"},
-      {"fp8_e4m3", "f8e4m3"}, {"fp8_e5m2", "f8e5m2"}};
-  return parse_dtype(without_alias(aliases, name));
-}
-
-/// The names of MPI, nccl-tests ("all_reduce_perf") and the OSU benchmarks ("osu_allreduce").
-const Collective* find_by_any_name(std::string_view name) {
-  if (name.starts_with("osu_")) name.remove_prefix(4);
-  if (name.ends_with("_perf")) name.remove_suffix(5);
-  static constexpr std::array<Alias, 10> aliases{
-      Alias{"bcast", "broadcast"},  {"exscan", "exclusive_scan"}, {"allgatherv", "all_gather_rows"},
-      {"sendrecv", "send_recv"},    {"latency", "ping_pong"},     {"multi_lat", "ping_pong"},
-      {"bw", "bandwidth"},          {"mbw_mr", "bandwidth"},      {"message_rate", "bandwidth"},
-      {"bibw", "two_way_bandwidth"}};
-  name = without_alias(aliases, name);
-  const auto spelled = [](std::string_view text) {
-    std::string letters(text);
-    std::erase(letters, '_');
-    return letters;
-  };
-  for (const Collective& collective : collectives())
-    if (spelled(collective.name) == spelled(name)) return &collective;
-  return nullptr;
 }
 
 template <typename T>
@@ -105,7 +69,8 @@ Choice<const Collective*> parse_collectives(const std::vector<std::string>& argu
     for (const std::string_view item : split_list("collectives", argument)) {
       if (item == "all") {
         choice.all = true;
-        for (const Collective& collective : collectives()) choice.add(&collective);
+        for (const Collective& collective : collectives())
+          if (!collective.makes_group) choice.add(&collective);
         continue;
       }
       const Collective* found = find_by_any_name(item);
@@ -157,20 +122,27 @@ OptionList BenchCommand::options() {
       {"-i,--stepbytes", &step_, "or the step", "SIZE", "Work"},
       {"-d,--datatype,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
       {"-o,--op", &ops_, "such as sum,max, or all (sum)", "LIST", "Work"},
-      {"--root", &root_, "a rank, or all (0)", "R", "Work"},
-      {"--place", &place_, "out, in or both (out)", "WHERE", "Work"},
+      {"-r,--root", &root_, "a rank, or all (0); -1: all", "R", "Work"},
+      {"--place", &place_, "out, in or both, which has one line for a size (out)", "WHERE", "Work"},
       {"--counts", &counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
+       "Work"},
+      {"-m,--agg_iters,--aggregate", &aggregate_, "calls that a Coalesce sends as one (1)", "M",
        "Work"},
 
       {"--mode", &mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing"},
-      {"--min-time", &min_time_, "measure each size at least so long (0.5s)", "TIME", "Timing"},
+      {"--min-time", &min_time_, "measure each size so long (0.5s; with --watch 0.1s)", "TIME",
+       "Timing"},
       {"--iters", &iters_, "auto: at least 10 and --min-time", "N", "Timing"},
       {"-w,--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
+      {"--overlap", &overlap_, "asynchronous calls, alone and with compute beside them", "",
+       "Timing"},
+      {"--watch", &watch_, "measure again and again; a line is of the last 10 passes", "",
+       "Timing"},
       {"--max-total", &max_total_, "measure no further size after it (10m)", "TIME", "Timing"},
       {"--order", &order_, "of the sizes: size or random", "ORDER", "Timing"},
       {"--cold", &cold_, "rotate over more memory than the cache holds", "", "Timing"},
-      {"--rank-agg", &rank_agg_, "time of an iteration over ranks: max, mean, min, rank0", "HOW",
-       "Timing"},
+      {"-a,--average,--rank-agg", &rank_agg_,
+       "time of an iteration over ranks: max, mean, min, rank0; or 3, 1, 2, 0", "HOW", "Timing"},
       {"--percentiles", &percentiles_, "of the iterations (50,90,99)", "LIST", "Timing"},
 
       {"-c,--check", &check_, "first, all or none of the calls (first); 1 and 0: first, none",
@@ -183,9 +155,8 @@ OptionList BenchCommand::options() {
       {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};
   list.insert(list.end(), own.begin(), own.end());
   output_texts_.add_to(list);
-  for (const char* later : {"-m,--agg_iters", "-z,--blocking", "-G,--cudagraph", "--devices",
-                            "--groups", "--host-overhead", "--peak", "--svg"})
-    list.push_back({later, Option::Later{}});
+  for (const auto& [names, instead] : options_not_here())
+    list.push_back({names, Option::Later{instead}});
   return list;
 }
 
@@ -227,7 +198,7 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   if (!counts_.empty()) request.counts = parse_counts(counts_);
   if (const std::string sizes = size_spec(factor); !sizes.empty())
     request.sizes = parse_sizes(sizes);
-  request.all_roots = root_ == "all";
+  request.all_roots = root_ == "all" || root_ == "-1";
   if (!root_.empty() && !request.all_roots)
     request.root = static_cast<int>(parse_integer("--root", root_, 0, most_ranks - 1));
   request.order = parse_choice<Order>("--order", order_);
@@ -236,10 +207,17 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
 
   Timing& timing = options.timing;
   timing.mode = parse_choice<Mode>("--mode", mode_);
-  timing.min_time = parse_duration("--min-time", min_time_);
+  options.watch = watch_;
+  // A pass over the default sizes takes about a second.
+  timing.min_time = min_time_.empty()
+                        ? (watch_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(500))
+                        : parse_duration("--min-time", min_time_);
+  timing.aggregate = parse_integer("--aggregate", aggregate_, 1, most_in_one_call);
+  timing.overlap = overlap_;
+  request.async_for = timing.overlap ? "--overlap" : timing.aggregate > 1 ? "--aggregate" : "";
   timing.iters = parse_count("--iters", iters_, 1);
   timing.warmup = parse_count("--warmup", warmup_, 0);
-  timing.rank_agg = parse_choice<RankAgg>("--rank-agg", rank_agg_);
+  timing.rank_agg = parse_choice<RankAgg>("--rank-agg", own_rank_agg(rank_agg_));
   timing.check = parse_choice<Check>("--check", check_ == "1"   ? "first"
                                                 : check_ == "0" ? "none"
                                                                 : check_);
@@ -251,10 +229,13 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   if (samples_ == "summary") refuse("--samples summary is not in this release; use none or all");
   timing.samples = parse_choice<Samples>("--samples", samples_);
   options.cold = cold_;
-  options.max_total = parse_timeout("--max-total", max_total_);
+  if (!max_total_.empty())
+    options.max_total = parse_timeout("--max-total", max_total_);
+  else if (watch_)
+    options.max_total = std::chrono::nanoseconds::max();
 
   const auto keeps_samples = [](Format format) {
-    return format != Format::table && format != Format::markdown && format != Format::svg;
+    return format != Format::table && format != Format::markdown;
   };
   const bool kept = keeps_samples(options.format) ||
                     std::ranges::any_of(options.files, [&](const std::string& file) {

@@ -37,12 +37,15 @@ class BenchCommand {
   std::string place_{};
   std::string counts_{};
   std::string mode_ = "throughput";
-  std::string min_time_ = "0.5s";
+  std::string min_time_{};
   std::string iters_ = "auto";
   std::string warmup_ = "auto";
-  std::string max_total_ = "10m";
+  std::string max_total_{};
   std::string order_ = "size";
   bool cold_ = false;
+  std::string aggregate_ = "1";
+  bool overlap_ = false;
+  bool watch_ = false;
   std::string rank_agg_ = "max";
   std::string percentiles_{};
   std::string check_ = "first";

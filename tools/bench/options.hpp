@@ -18,9 +18,13 @@ struct BenchOptions : RunOptions, OutputOptions {
   std::chrono::nanoseconds max_total = std::chrono::minutes(10);
   bool quiet = false;
   bool verbose = false;
+  bool watch = false;            ///< Measures all sizes again and again, until it is interrupted.
   bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.
   /// Time for which rank 0 waits for the other ranks' outcomes after its own run has failed.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
+  /// A size is measured out of place and in place before the next size; a table has one line of
+  /// both.
+  bool joins_places() const noexcept { return !timing.overlap && !watch; }
   // For tests.
   Interrupt* interrupt = nullptr;
 };

@@ -108,9 +108,9 @@ void check_options_have_use(const Request& request) {
   if ((request.root || request.all_roots) && !any([](const Collective* c) { return c->rooted; }))
     refuse("--root: none of the chosen collectives has a root; leave it out");
   const bool moves = any([](const Collective* c) { return c->moves_data(); });
-  if (request.dtypes.given && !moves) refuse("--dtype: barrier moves no data; leave --dtype out");
-  if (!request.sizes.empty() && !moves) refuse("--sizes: barrier moves no data; leave --sizes out");
-  if (request.places.given && !moves) refuse("--place: barrier moves no data; leave --place out");
+  if (request.dtypes.given && !moves) refuse("--dtype: no chosen call moves data; leave it out");
+  if (!request.sizes.empty() && !moves) refuse("--sizes: no chosen call moves data; leave it out");
+  if (request.places.given && !moves) refuse("--place: no chosen call moves data; leave it out");
   if (request.counts.given && !any([](const Collective* c) { return c->divides(); }))
     refuse("--counts: none of the chosen collectives cuts S into blocks; leave it out");
 }
@@ -178,6 +178,23 @@ std::int64_t Plan::rows() const noexcept {
   return rows;
 }
 
+std::vector<std::span<const Block>> Plan::sweeps(bool join_places) const {
+  std::vector<std::span<const Block>> sweeps;
+  const auto same_but_place = [](Key a, const Key& b) {
+    a.place = b.place;
+    return a == b;
+  };
+  for (auto first = blocks.begin(); first != blocks.end();) {
+    auto last = first;
+    do {
+      ++last;
+    } while (join_places && last != blocks.end() && same_but_place(first->key(), last->key()));
+    sweeps.emplace_back(first, last);
+    first = last;
+  }
+  return sweeps;
+}
+
 std::string Plan::fingerprint(int ranks) const {
   std::string text;
   for (const Block& block : blocks) {
@@ -220,6 +237,13 @@ Plan make_plan(const Request& request, int ranks) {
       ++left_out[why];
       continue;
     }
+    if (!request.async_for.empty() && collective->start == nullptr) {
+      const std::string why = fmt::format("{} has no form that returns a Work", collective->name);
+      if (!request.collectives.all)
+        refuse("{}: {}; leave the option or the collective out", request.async_for, why);
+      ++left_out[why];
+      continue;
+    }
     std::vector<std::optional<Counts>> layouts{std::nullopt};
     if (collective->divides())
       layouts.assign(request.counts.values.begin(), request.counts.values.end());
@@ -235,8 +259,8 @@ Plan make_plan(const Request& request, int ranks) {
           }
         }
         for (const int root : roots) {
-          for (const auto& place : places) {
-            for (const auto& counts : layouts) {
+          for (const auto& counts : layouts) {
+            for (const auto& place : places) {
               Block block{collective, dtype, op, std::nullopt, place, counts, {}};
               if (collective->rooted) block.root = root;
               block.bytes = block_sizes(request, block, ranks);
@@ -256,14 +280,16 @@ Plan make_plan(const Request& request, int ranks) {
   return plan;
 }
 
-void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes) {
+void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes,
+                  std::int64_t copies) {
   for (const Block& block : plan.blocks) {
     for (const std::int64_t bytes : block.bytes) {
       // A size beyond all memory could overflow the footprint; in all_to_all a rank may receive S
       // from every rank.
-      const bool fits =
-          bytes <= free_bytes && bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
-          block.footprint(ranks, bytes) <= static_cast<std::size_t>(free_bytes / local_ranks);
+      const bool fits = bytes <= free_bytes &&
+                        bytes <= std::numeric_limits<std::int64_t>::max() / (8 * ranks) &&
+                        block.footprint(ranks, bytes) <=
+                            static_cast<std::size_t>(free_bytes / local_ranks / copies);
       if (!fits)
         refuse(
             "size {}: the arrays of {} for {} do not fit into {} of free memory; use smaller "

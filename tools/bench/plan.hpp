@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tutti/dtype.hpp>
@@ -45,6 +47,7 @@ struct Request {
   bool all_roots = false;
   Order order = Order::size;
   std::uint64_t seed = 0;
+  std::string_view async_for{};  ///< The option that needs asynchronous calls; empty: none.
 };
 
 /// One sweep: the same call in several sizes.
@@ -68,6 +71,8 @@ struct Plan {
   std::vector<Block> blocks{};
   std::vector<std::string> notes{};  ///< Notes about calls that were left out.
   std::int64_t rows() const noexcept;
+  /// The blocks, one by one, or joined to runs that differ in the place alone.
+  std::vector<std::span<const Block>> sweeps(bool join_places) const;
   /// Fingerprint of everything that must be equal on all ranks, because options or a file of
   /// --counts may differ between hosts.
   std::string fingerprint(int ranks) const;
@@ -77,7 +82,9 @@ struct Plan {
 /// ranks cannot run.
 Plan make_plan(const Request& request, int ranks);
 
+/// @param copies  sets of buffers of a call.
 /// @throws Failure usage if the largest case of `local_ranks` ranks exceeds `free_bytes`.
-void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes);
+void check_memory(const Plan& plan, int ranks, int local_ranks, std::int64_t free_bytes,
+                  std::int64_t copies = 1);
 
 }  // namespace tutti::tool

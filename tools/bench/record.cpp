@@ -49,7 +49,7 @@ void describe_times(Fields& fields, const Row& row) {
   const auto column = [](std::string name, double value) {
     return About{.column = {std::move(name), 11, format_us(value)}};
   };
-  fields("n", us.n, {.at_least = 1, .column = {"iters", 7, fmt::format("{}", us.n), "iterations"}});
+  fields("n", us.n, {.at_least = 1, .column = {"iters", 8, fmt::format("{}", us.n), "iterations"}});
   fields("mean", us.mean);
   fields("min", us.min);
   for (const auto& [p, value] : row.percentiles_us)
@@ -67,6 +67,19 @@ void describe(Fields& fields, const FirstWrong& first) {
   fields("index", first.index, "outside of the array for a guard byte");
   fields("expected", first.expected);
   fields("got", first.got);
+}
+
+void describe(Fields& fields, const Overlap& overlap) {
+  const auto column = [](const char* name, double us) {
+    return About{.column = {name, 12, format_us(us)}};
+  };
+  fields("overall_us", overlap.overall_us, "of a call with compute between its start and its end",
+         column("overall µs", overlap.overall_us));
+  fields("compute_us", overlap.compute_us, "of the compute alone",
+         column("compute µs", overlap.compute_us));
+  fields("comm_us", overlap.comm_us, "of the call alone", column("comm µs", overlap.comm_us));
+  fields("percent", overlap.percent(), "100 (1 - (overall - compute) / comm), from 0 to 100",
+         {.column = {"overlap", 9, fmt::format("{:.1f}%", overlap.percent())}});
 }
 
 void describe(Fields& fields, const Row& row) {
@@ -95,8 +108,10 @@ void describe(Fields& fields, const Row& row) {
   fields("first_wrong", row.first_wrong);
   fields("warmup_calls", row.warmup_calls, {.at_least = 0});
   fields("calls_per_sample", row.calls_per_sample,
-         "a sample is the mean of so many calls in a row on a device, or messages between a pair",
+         "a sample is their mean: calls queued back to back on a device, those of --aggregate, and "
+         "messages between a pair",
          {.at_least = 1});
+  fields("overlap", row.overlap, "with --overlap", {.omitted = true});
   fields("flags", row.flags, {.column = {"flags", -12, flag_names(row)}});
   fields("samples_us", unless_empty(row.samples_us), "with --samples all", {.omitted = true});
 }
@@ -107,6 +122,17 @@ void describe(Fields& fields, const KeyedFit& fit) {
   fields("beta_GBps", fit.fit.beta_gbps, {.above = 0});
   fields("n_half_bytes", fit.fit.n_half_bytes, {.at_least = 0});
   fields("r2", fit.fit.r2);
+}
+
+double Overlap::percent() const noexcept {
+  return comm_us > 0 ? std::clamp(100 * (1 - (overall_us - compute_us) / comm_us), 0.0, 100.0) : 0;
+}
+
+std::optional<double> average_busbw(std::span<const Row> rows) {
+  std::vector<double> all;
+  for (const Row& row : rows)
+    if (row.busbw) all.push_back(*row.busbw);
+  return all.empty() ? std::nullopt : std::optional(mean(all));
 }
 
 bool Row::has(Flag flag) const noexcept {

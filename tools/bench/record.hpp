@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,16 @@ struct FirstWrong {
   std::string got{};
 };
 
+/// The times of --overlap: medians of the iterations, their mean over the ranks.
+struct Overlap {
+  double overall_us = 0;  ///< A call with the compute between its start and its end.
+  double compute_us = 0;  ///< The compute alone.
+  double comm_us = 0;     ///< The call alone.
+
+  /// The share of the communication that the compute hides, as osu_iallreduce has it.
+  double percent() const noexcept;
+};
+
 struct Row {
   Key key{};
   std::int64_t bytes = 0;
@@ -65,7 +76,8 @@ struct Row {
   std::vector<double> samples_us{};  ///< Kept with --samples all.
   std::vector<Flag> flags{};
   std::int64_t warmup_calls = 0;
-  std::int64_t calls_per_sample = 1;  ///< Calls of a burst on a device; messages of a pair.
+  std::int64_t calls_per_sample = 1;  ///< Above one on a device, and for calls in one Coalesce.
+  std::optional<Overlap> overlap{};   ///< With --overlap.
 
   bool has(Flag flag) const noexcept;
 };
@@ -86,6 +98,9 @@ void describe(Fields& fields, const KeyedFit& fit);
 
 /// "all_reduce  f32 sum  out-of-place  root 0", "all_gather  f32  out-of-place  counts linear".
 std::string title(const Key& key);
+
+/// The mean of the bus bandwidths of all rows that have one, as nccl-tests prints it.
+std::optional<double> average_busbw(std::span<const Row> rows);
 
 /// The wrong elements of a row, in one line.
 std::string describe_wrong(const Row& row);

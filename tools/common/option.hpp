@@ -9,8 +9,10 @@ namespace tutti::tool {
 
 /// An option of a command. CLI11 fills it with text in main.cpp; the command interprets it.
 struct Option {
-  /// Planned for a later release: refused by name instead of ignored.
-  struct Later {};
+  /// Not in this release: refused by name instead of ignored.
+  struct Later {
+    std::string_view instead{};  ///< What to do without it; empty: nothing is known.
+  };
 
   std::string_view names;  ///< "-n,--ranks"; positional arguments have no dash.
   /// Options with a list may be repeated.

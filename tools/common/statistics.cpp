@@ -15,6 +15,12 @@ double percentile(std::span<const double> sorted, double p) {
   return sorted[static_cast<std::size_t>(std::clamp(position, 1.0, n)) - 1];
 }
 
+double mean(std::span<const double> samples) {
+  double sum = 0;
+  for (const double x : samples) sum += x;
+  return sum / static_cast<double>(samples.size());
+}
+
 double median(std::span<const double> samples) {
   std::vector<double> copy(samples.begin(), samples.end());
   const auto middle = copy.begin() + static_cast<std::ptrdiff_t>(copy.size() / 2);
@@ -28,9 +34,7 @@ Summary summarize(std::span<const double> samples) {
   s.n = std::ssize(samples);
   s.p50 = median(samples);
   const auto n = static_cast<double>(s.n);
-  double sum = 0;
-  for (const double x : samples) sum += x;
-  s.mean = sum / n;
+  s.mean = mean(samples);
   double squares = 0;
   for (const double x : samples) squares += (x - s.mean) * (x - s.mean);
   s.stdev = s.n > 1 ? std::sqrt(squares / (n - 1)) : 0;

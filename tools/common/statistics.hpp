@@ -11,6 +11,9 @@ namespace tutti::tool {
 /// empty, 0 < p <= 100.
 double percentile(std::span<const double> sorted, double p);
 
+/// The mean; `samples` is not empty.
+double mean(std::span<const double> samples);
+
 /// The median; of an even number of samples the mean of the two middle ones. Does not reorder
 /// `samples`, which is not empty.
 double median(std::span<const double> samples);

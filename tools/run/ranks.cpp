@@ -66,7 +66,7 @@ Outcome run_rank(GroupOptions options, const Decorate& decorate, const RankBody&
   try {
     group.emplace(ProcessGroup::create(options));
     const auto store = options.store ? options.store : make_memory_store();
-    Rank rank{*group, make_prefix_store(store, "tool/"), outcome.position};
+    Rank rank{*group, make_prefix_store(store, "tool/"), outcome.position, options};
     body(rank);
   } catch (...) {
     outcome.failed = current_failure();

@@ -27,6 +27,7 @@ struct Rank {
   ProcessGroup& group;
   std::shared_ptr<Store> store;  ///< Prefix store for keys of the tool.
   Position& position;
+  const GroupOptions& options;  ///< The group was made with them.
 };
 using RankBody = std::function<void(Rank&)>;
 

@@ -4,9 +4,9 @@
 
 #include <tutti/tensor.hpp>
 
+#include "common/compute_loop.hpp"
 #include "run/control.hpp"
 #include "run/ranks.hpp"
-#include "step/compute.hpp"
 #include "step/options.hpp"
 #include "step/record.hpp"
 

@@ -138,6 +138,140 @@ TEST(Bench, CheckAllSeesWhatOnlyALaterCallDoes) {
   EXPECT_EQ(r.row().at("first_wrong").at("index"), 1);
 }
 
+TEST(Bench, CheckAllSeesAnInputThatOnlyALaterCallChanges) {
+  BenchOptions options = two_ranks(
+      1, [calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
+        Work work = real(ops, call);
+        if (++*calls == 7)
+          static_cast<std::byte*>(const_cast<void*>(ops.front().in.data))[9] ^= std::byte{1};
+        return work;
+      });
+  options.timing.check = Check::all;
+  const Result r = run(options);
+  EXPECT_EQ(r.row().at("wrong"), 1);
+  EXPECT_EQ(r.row().at("first_wrong").at("array"), "in");
+}
+
+TEST(Bench, TheTimeOfARowIncludesThePriceOfCheckAll) {
+  BenchOptions options = two_ranks(0, {});
+  options.request.sizes = parse_sizes("2M");
+  options.timing.iters.reset();
+  options.timing.min_time = 200ms;
+  options.timing.check = Check::all;
+  options.timing.samples = Samples::all;
+  options.timing.rank_agg = RankAgg::rank0;
+  const Json row = run(options).row();
+  double total_us = 0;
+  for (const Json& sample : row.at("samples_us")) total_us += sample.get<double>();
+  // The calls alone are a part of the time; without the rule they would take all of it.
+  EXPECT_LT(total_us, 160e3);
+  EXPECT_GT(row.at("time_us").at("n"), 10);
+}
+
+TEST(Bench, SeveralCallsInOneIterationAreOneLaunchAndAllAreChecked) {
+  const auto launched = std::make_shared<std::vector<std::size_t>>();
+  BenchOptions options = two_ranks(1, [launched](auto ops, const Call& call, const auto& real) {
+    Work work = real(ops, call);
+    work.wait();
+    if (launched->size() == 6) static_cast<std::byte*>(ops[2].out.data)[4] ^= std::byte{1};
+    launched->push_back(ops.size());
+    return work;
+  });
+  options.timing.aggregate = 4;
+  options.timing.check = Check::all;
+  const Result r = run(options);
+  EXPECT_EQ(*launched, std::vector<std::size_t>(12, 4));  // The check, one of warm-up, ten counted.
+  EXPECT_EQ(r.row().at("calls_per_sample"), 4);
+  EXPECT_EQ(r.row().at("wrong"), 1);
+  EXPECT_EQ(r.row().at("first_wrong").at("index"), 1);
+}
+
+TEST(Bench, ASampleOfSeveralCallsIsTheMeanOfOne) {
+  BenchOptions options = two_ranks(1, [](auto ops, const Call& call, const auto& real) {
+    std::this_thread::sleep_for(8ms);
+    return real(ops, call);
+  });
+  options.timing.aggregate = 4;
+  const Json row = run(options).row();
+  EXPECT_GE(row.at("time_us").at("min"), 2000);
+  EXPECT_LT(row.at("time_us").at("min"), 8000);
+}
+
+/// The overlap of a run in which rank 1 calls `wait` in each all_reduce.
+Json overlap_with(const std::function<void()>& wait) {
+  BenchOptions options = two_ranks(1, [wait](auto ops, const Call& call, const auto& real) {
+    wait();
+    return real(ops, call);
+  });
+  options.timing.overlap = true;
+  options.timing.iters = 5;
+  options.timing.check = Check::all;
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::ok) << r.err;
+  EXPECT_EQ(r.row().at("wrong"), 0);
+  return r.row().at("overlap");
+}
+
+TEST(Bench, ComputeBesideACallThatSleepsIsHidden) {
+  double hidden = 0;
+  // Near 100 on an idle machine; a busy one may run the compute late.
+  for (int tries = 0; tries < 5 && hidden < 50; ++tries) {
+    const Json overlap = overlap_with([] { std::this_thread::sleep_for(20ms); });
+    EXPECT_GE(overlap.at("comm_us"), 20e3);
+    EXPECT_GE(overlap.at("compute_us"), 15e3);
+    EXPECT_GE(overlap.at("overall_us"), 20e3);
+    const double left =
+        overlap.at("overall_us").get<double>() - overlap.at("compute_us").get<double>();
+    hidden = 100 * (1 - left / overlap.at("comm_us").get<double>());
+    EXPECT_NEAR(overlap.at("percent"), std::clamp(hidden, 0.0, 100.0), 1e-6);
+  }
+  EXPECT_GE(hidden, 50);
+}
+
+TEST(Bench, AWatchKeepsTheLastPassesOfEverySize) {
+  Interrupt interrupt;
+  BenchOptions options = two_ranks(
+      1, [&, calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
+        Work work = real(ops, call);
+        ++*calls;
+        if (*calls == 5) out_bytes(ops)[0] ^= std::byte{1};  // Of the first pass, not checked.
+        if (*calls == 12 * 2 * 13) interrupt.ask();          // In pass 13, of two sizes.
+        return work;
+      });
+  options.request.sizes = parse_sizes("8,16");
+  options.watch = true;
+  options.interrupt = &interrupt;
+  options.max_total = std::chrono::nanoseconds::max();
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::interrupted) << r.err;
+  ASSERT_EQ(r.json.at("results").size(), 2U);
+  for (const Json& row : r.json.at("results")) {
+    EXPECT_EQ(row.at("time_us").at("n"), 100);  // Of the last ten passes.
+    EXPECT_EQ(row.at("wrong"), 0);
+    EXPECT_GT(row.at("busbw"), 0);
+    EXPECT_FALSE(row.contains("samples_us"));
+  }
+  EXPECT_TRUE(
+      contains(r.json.at("notes").dump(), "interrupted in pass 14; a row is of the last 10"))
+      << r.json.at("notes");
+  EXPECT_EQ(r.json.at("config").at("max_total_s"), "none");
+}
+
+TEST(Bench, AWatchDoesNotForgetAWrongElement) {
+  BenchOptions options = two_ranks(
+      1, [calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
+        Work work = real(ops, call);
+        if (++*calls == 1) out_bytes(ops)[0] ^= std::byte{1};
+        return work;
+      });
+  options.watch = true;
+  options.max_total = 300ms;
+  const Result r = run(options);
+  EXPECT_EQ(r.code, Exit::wrong_data) << r.err;
+  EXPECT_EQ(r.row().at("wrong"), 1);
+  EXPECT_EQ(r.row().at("first_wrong").at("rank"), 1);
+}
+
 TEST(Bench, WithoutACheckWrongIsUnknownNotZero) {
   BenchOptions options = two_ranks(0, {});
   options.timing.check = Check::none;

@@ -169,7 +169,7 @@ class Bench(Program):
         self.assertRegex(text, r"^tutti bench \S+  all_reduce  f32 sum  out-of-place  2 ranks / 1 host  local\n")
         self.assertRegex(text, r"\n +size +p50 µs +p99 µs +max µs +algbw +busbw +chk +iters\n")
         self.assertRegex(text, r"\n +8 B +[\d.]+ +[\d.]+ +[\d.]+ +[\d.e-]+ +[\d.e-]+ +ok +\d+")
-        self.assertRegex(text, r"\n  0 wrong elements +[\d.]+ s\n$")
+        self.assertRegex(text, r"\n  0 wrong elements +[\d.]+ s\n  Avg bus bandwidth: [\d.e-]+ GB/s\n$")
         for line in text.splitlines():
             self.assertLessEqual(len(line), 80, line)
         text = self.runs("bench", "-n", 2, "-s", "1K", "--min-time", "1ms", "--percentiles", "10,75,99.9")
@@ -625,6 +625,11 @@ class Refusals(Program):
                 ([*two, "-b", "8", "-e", "64", "-s", "8"], ["-s 8", "-b"]),
                 ([*two, "-b", "8", "-e", "64", "-i", "8", "-f", "2"], ["-f", "-i"]),
                 ([*two, "-b", "8:64", "-e", "64"], ["-b 8:64"]),
+                ([*two, "-m", "0"], ["--aggregate '0'", "1 to 1000"]),
+                ([*two, "all_gather_rows", "-m", "2"], ["--aggregate", "all_gather_rows", "Work"]),
+                ([*two, "create", "--overlap"], ["--overlap", "create", "Work"]),
+                ([*two, "create", "-s", "8"], ["--sizes", "moves data"]),
+                ([*two, "-a", "4"], ["--rank-agg '4'", "rank0"]),
                 ([*two, "--frobnicate"], ["--frobnicate"]),
                 ([*two, "--sizes"], ["--sizes"])):
             self.refuses(64, arguments, "error: ", *words)
@@ -641,8 +646,9 @@ class Refusals(Program):
         self.assertEqual(re.findall(r"^ +(\d) KiB ", table, re.M), ["1", "2", "3"])
 
     def test_what_comes_later_is_refused_by_name(self):
-        for option in ("--devices", "--groups", "--peak", "-m", "-z", "-G"):
-            self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release")
+        for option, *words in (("--devices",), ("--groups",), ("--peak",), ("-z", "--mode latency"), ("-G", "graphs"),
+                               ("-N", "--watch"), ("-t", "-n"), ("-p", "bench create")):
+            self.refuses(64, ["bench", "-n", "2", option, "1"], option, "not in this release", *words)
         self.refuses(64, ["bench", "-n", "2", "--host-overhead"], "--host-overhead", "not in this release")
         for name in ("compare", "check", "topo", "doctor", "completions"):
             self.refuses(64, [name], f"'{name}'", "not in this release", "run, bench, pairs, report, info, diagnose, schema")

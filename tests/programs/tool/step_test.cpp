@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "bench_runs.hpp"
+#include "common/compute_loop.hpp"
 #include "common/processor_time.hpp"
-#include "step/compute.hpp"
 #include "step/models.hpp"
 
 namespace tutti::tool {

@@ -1,6 +1,7 @@
-#include "step/compute.hpp"
+#include "common/compute_loop.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/processor_time.hpp"
@@ -8,8 +9,8 @@
 namespace tutti::tool {
 namespace {
 
-constexpr int samples = 5;
-constexpr std::chrono::nanoseconds sample = std::chrono::milliseconds(5);
+constexpr int calibrations = 5;
+constexpr std::chrono::nanoseconds long_enough = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -17,11 +18,11 @@ ComputeLoop::ComputeLoop(std::chrono::nanoseconds duration) {
   if (duration.count() == 0) return;
   double fastest_ns = std::numeric_limits<double>::max();  // Of a round.
   std::int64_t n = 1000;
-  for (int i = 0; i < samples;) {
+  for (int i = 0; i < calibrations;) {
     const auto start = thread_processor_time();
     run(n);
     const auto spent = thread_processor_time() - start;
-    if (spent < sample) {
+    if (spent < long_enough) {
       n *= 2;
       continue;
     }

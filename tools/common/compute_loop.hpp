@@ -5,14 +5,15 @@
 
 namespace tutti::tool {
 
-/// A loop of arithmetic in registers that stands for backward. Its amount of work is fixed, not its
-/// duration: it takes longer where another thread uses the same core. One thread uses it.
+/// A loop of arithmetic in registers that stands for a program's compute. Its amount of work is
+/// fixed, not its duration: it takes longer where another thread uses the same core. One thread
+/// uses it.
 class ComputeLoop {
  public:
   /// Measures, in processor time of this thread, the rounds that take `duration`; 0: none.
   explicit ComputeLoop(std::chrono::nanoseconds duration);
 
-  /// All rounds of a step.
+  /// All rounds of `duration`.
   std::int64_t rounds() const noexcept { return rounds_; }
   void run(std::int64_t rounds) noexcept;
 

@@ -1,0 +1,149 @@
+"""What `tutti bench` measures besides calls one after the other, and the tables for it: measuring_test.py
+PATH_OF_TUTTI [unittest arguments]."""
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import statistics
+import struct
+import subprocess
+import tempfile
+import termios
+
+from driver import ENVIRONMENT, TUTTI, Program, main
+
+QUICK = ["-n", 2, "--backend", "local", "--min-time", "1ms", "--warmup", 1]
+WITH_WORK = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "scan",
+             "exclusive_scan", "send_recv", "barrier"]
+
+
+class Overlap(Program):
+    def test_every_collective_with_a_work_has_an_overlap(self):
+        for check, place in (("first", []), ("all", ["--place", "both"])):
+            run = self.measures("all", *QUICK, "-s", "48K", "--overlap", "--check", check, *place, "-f", "json")
+            self.assertEqual(list(dict.fromkeys(row["coll"] for row in run["results"])), WITH_WORK)
+            for row in run["results"]:
+                self.assertEqual(row["wrong"] or 0, 0, row)
+                overlap = row["overlap"]
+                hidden = 1 - (overlap["overall_us"] - overlap["compute_us"]) / overlap["comm_us"]
+                self.assertAlmostEqual(overlap["percent"], min(max(0, 100 * hidden), 100), places=6)
+                self.assertLessEqual(overlap["comm_us"], row["time_us"]["max"])
+                self.assertGreater(overlap["overall_us"], overlap["comm_us"] / 10)
+        self.assertIn("all_gather_rows has no form that returns a Work", str(run["notes"]))
+        self.check_schema("bench", [run], row_changes=({"overlap": 3}, {"overlap": {}}))
+
+    def test_the_table_has_the_columns_of_osu(self):
+        text = self.runs("bench", *QUICK, "-s", "1K", "--overlap")
+        self.assertRegex(text, r"\n +size +overall µs +compute µs +comm µs +overlap +chk +iters\n"
+                               r" +1 KiB +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+% +ok +\d+")
+
+
+class Places(Program):
+    def test_both_places_are_one_line_of_the_table_and_two_rows_of_the_record(self):
+        for order in ("size", "random"):
+            with tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder, "r.json")
+                text = self.runs("bench", "all_reduce,all_gather,broadcast", *QUICK, "-s", "8,1K,8K", "--place", "both",
+                                 "--order", order, "--out", file)
+                run = json.loads(file.read_text())
+            rows = [(row["coll"], row["place"]) for row in run["results"]]
+            self.assertEqual(rows, [(name, place) for name, places in (("all_reduce", ("out", "in")),
+                                                                       ("all_gather", ("out", "in")), ("broadcast", ("in",)))
+                                    for place in places for _ in range(3)])
+            self.assertRegex(text, r"\nall_reduce  f32 sum\n +out of place +in place\n"
+                                   r" +size +p50 µs +algbw +busbw +chk +p50 µs +algbw +busbw +chk\n")
+            number = r" +[\d.e-]+"
+            lines = re.findall(rf"^ +(\S+ \S+)({number}{number}{number}) +ok({number}{number}{number}) +ok", text, re.M)
+            self.assertEqual([line[0] for line in lines], ["8 B", "1 KiB", "8 KiB"] * 2)
+            # The first half of a line is the row out of place.
+            for half, place in ((1, "out"), (2, "in")):
+                shown = [float(line[half].split()[0]) for line in lines[:3]]
+                measured = sorted((row["bytes"], row["time_us"]["p50"]) for row in run["results"]
+                                  if (row["coll"], row["place"]) == ("all_reduce", place))
+                for number_shown, (_, p50) in zip(shown, measured):
+                    self.assertAlmostEqual(number_shown, p50, delta=0.06)
+            for line in text.splitlines():
+                self.assertLessEqual(len(line), 85, line)
+
+    def test_the_average_is_of_all_rows(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "r.json")
+            text = self.runs("bench", "all_reduce,barrier", *QUICK, "-s", "1K,64K", "--place", "both", "--out", file)
+            run = json.loads(file.read_text())
+        busbw = [row["busbw"] for row in run["results"] if row["busbw"] is not None]
+        self.assertEqual(len(busbw), 4)
+        self.assertAlmostEqual(run["avg_busbw"], statistics.mean(busbw), places=9)
+        self.assertAlmostEqual(float(re.search(r"\n  Avg bus bandwidth: (\S+) GB/s\n$", text)[1]), run["avg_busbw"],
+                               delta=run["avg_busbw"] / 100)
+
+
+class Aggregates(Program):
+    def test_all_collectives_are_right_in_a_coalesce(self):
+        run = self.measures("all", *QUICK, "-s", "48,4800", "-m", 3, "--check", "all", "--place", "both", "-f", "json")
+        self.assertEqual(list(dict.fromkeys(row["coll"] for row in run["results"])), WITH_WORK)
+        for row in run["results"]:
+            self.assertEqual((row["wrong"] or 0, row["calls_per_sample"]), (0, 3), row)
+        self.assertEqual(run["config"]["aggregate"], 3)
+
+
+class Groups(Program):
+    def test_create_and_split_have_times_and_no_bandwidth(self):
+        for backend in ("local", "gloo"):
+            run = self.measures("osu_init,split", "-n", 2, "--backend", backend, "--min-time", "1ms", "-f", "json")
+            self.assertEqual([row["coll"] for row in run["results"]], ["create", "split"])
+            for row in run["results"]:
+                self.assertGreater(row["time_us"]["min"], 0)
+                self.assertEqual((row["algbw"], row["busbw"], row["wrong"], row["dtype"]), (None, None, None, None))
+
+    def test_all_makes_no_group(self):
+        run = self.measures("all", *QUICK, "-s", "48", "-f", "json")
+        self.assertFalse({"create", "split"} & {row["coll"] for row in run["results"]})
+
+
+class Watch(Program):
+    def watch(self, stdout, *arguments):
+        return subprocess.Popen([TUTTI, "bench", *map(str, QUICK), "--watch", *map(str, arguments)], text=True,
+                                env=ENVIRONMENT, stdout=stdout, stderr=subprocess.PIPE)
+
+    def test_a_line_per_window_until_ctrl_c(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "r.json")
+            with self.watch(subprocess.PIPE, "-s", "8,16", "--out", file) as process:
+                lines = 0
+                while lines < 25:
+                    lines += bool(re.match(r" +(8|16) B .* ok .*  [\d.]+ s$", process.stdout.readline()))
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, err)
+            run = json.loads(file.read_text())
+        self.assertRegex(out, r"  0 wrong elements .*\n  Avg bus bandwidth: .*\n$")
+        self.assertEqual(run["status"], "interrupted")
+        self.assertEqual([row["bytes"] for row in run["results"]], [8, 16])
+        self.assertGreaterEqual(run["results"][0]["time_us"]["n"], 100)  # Ten passes of at least ten.
+        self.assertRegex(str(run["notes"]), r"interrupted in pass \d+; a row is of the last 10 passes")
+
+    def test_a_terminal_has_one_line_per_size(self):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        with self.watch(theirs, "-s", "8,16", "--max-total", "300ms") as process:
+            os.close(theirs)
+            text = b""
+            try:
+                while True:
+                    text += os.read(ours, 65536)
+            except OSError:  # The other end is closed.
+                os.close(ours)
+            process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0)
+        text = text.decode()
+        self.assertEqual(len(re.findall(r"\r +(?:8|16) B [^\x1b\n]*\n", text)), 2, text)
+        # The line of 8 B is two above the cursor, the one of 16 B is one above it.
+        self.assertRegex(text, r"\x1b\[2A\r +8 B [^\n]* ok [^\n]*\x1b\[K\x1b\[2B\r")
+        self.assertRegex(text, r"\x1b\[1A\r +16 B [^\n]* ok [^\n]*\x1b\[K\x1b\[1B\r")
+
+
+if __name__ == "__main__":
+    main()

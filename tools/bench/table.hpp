@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/options.hpp"
+#include "bench/record.hpp"
+#include "bench/watch.hpp"
+
+namespace tutti::tool {
+
+/// Prints a run while it is measured: begin, then for each sweep its rows, then end.
+class Table {
+ public:
+  /// @param options  outlive it.
+  /// @param plan     of the run.
+  Table(std::FILE* out, const BenchOptions& options, const Plan& plan);
+
+  /// `record` has the world, the backend and the notes so far.
+  void begin(const BenchRecord& record, const Key& first);
+  /// `both`: each size has a row out of place and then one in place, in one line.
+  void begin_sweep(const Key& key, bool both);
+  void row(const Row& row);
+  /// `rows`: all rows of the sweep, and `fits` their fits.
+  void end_sweep(std::span<const Row> rows, std::span<const KeyedFit> fits);
+  void end(const BenchRecord& record);
+
+ private:
+  void print(const Row& row);
+  std::string line_of(const Row& row);
+  std::string heading(const Key& key) const;
+  void print_legend(const BenchRecord& record);
+
+  std::FILE* out_;
+  const BenchOptions& options_;
+  bool single_sweep_;
+  bool sort_rows_;                     // Rows in random order are printed when complete.
+  bool both_ = false;                  // Of the sweep.
+  std::optional<Row> out_of_place_{};  // Waits for the row in place.
+  std::optional<LiveLines> live_{};    // With --watch.
+};
+
+/// The paths of the columns; the last one has the flags.
+std::vector<std::string> bench_columns(const BenchOptions& options);
+
+std::string describe_fit(const Fit& fit);
+
+}  // namespace tutti::tool
