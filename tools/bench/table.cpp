@@ -238,7 +238,8 @@ void Table::print_legend(const BenchRecord& record) {
     for (const Row& row : record.rows) {
       if (!row.has(Flag::few_samples)) continue;
       fewest = std::min(fewest, row.time_us.n);
-      slowest_us = std::max(slowest_us, row.time_us.mean);
+      slowest_us =
+          std::max(slowest_us, row.time_us.mean * static_cast<double>(row.calls_per_sample));
     }
     const std::string advice =
         options_.timing.iters || options_.timing.overlap || options_.timing.check == Check::all
