@@ -25,6 +25,9 @@
 #include "inspect/diagnose.hpp"
 #include "inspect/doctor.hpp"
 #include "inspect/info.hpp"
+#include "pairs/command.hpp"
+#include "pairs/output.hpp"
+#include "pairs/pairs.hpp"
 #include "report/comparison.hpp"
 #include "report/page.hpp"
 #include "run/command.hpp"
@@ -37,15 +40,15 @@ namespace tutti::tool {
 namespace {
 
 constexpr std::string_view present =
-    "run, bench, compare, check, report, info, diagnose, doctor, schema";
-constexpr std::array<std::string_view, 3> later{"pairs", "topo", "completions"};
+    "run, bench, pairs, compare, check, report, info, diagnose, doctor, schema";
+constexpr std::array<std::string_view, 2> later{"topo", "completions"};
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"run", "bench", "compare", "check", "report", "info", "diagnose",
-                            "doctor", "schema", "-h", "--help", "--version"})
+  for (const char* known : {"run", "bench", "pairs", "compare", "check", "report", "info",
+                            "diagnose", "doctor", "schema", "-h", "--help", "--version"})
     if (name == known) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
   if (std::find(later.begin(), later.end(), name) != later.end())
@@ -110,6 +113,11 @@ Exit run(int argc, char** argv) {
   StepCommand step_command;
   define(*step, step_command.options());
 
+  CLI::App* pairs =
+      app.add_subcommand("pairs", "latency and bandwidth between all ranks, and what is slow");
+  PairsCommand pairs_command;
+  define(*pairs, pairs_command.options());
+
   CLI::App* compared =
       app.add_subcommand("compare", "which rows of NEW are faster or slower than those of OLD");
   CompareCommand compare_command;
@@ -147,7 +155,7 @@ Exit run(int argc, char** argv) {
 
   CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what a command prints");
   std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench, step or compare (bench)", "COMMAND"}});
+  define(*schema, {{"command", &schema_of, "bench, step, compare or pairs (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
@@ -163,8 +171,8 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    constexpr Names<3> commands{"bench", "step", "compare"};
-    constexpr std::array schemas{bench_schema, step_schema, comparison_schema};
+    constexpr Names<4> commands{"bench", "step", "compare", "pairs"};
+    constexpr std::array schemas{bench_schema, step_schema, comparison_schema, pairs_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
   if (app.got_subcommand(compared)) return compare_command.run(stdout, stderr);
@@ -185,6 +193,7 @@ Exit run(int argc, char** argv) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());
   }
+  if (app.got_subcommand(pairs)) return run_pairs(pairs_command.parse(arguments), stdout, stderr);
   if (bench->got_subcommand(step)) {
     if (arguments[2] != "step")
       refuse("'step' must come directly after 'bench': tutti bench step [options]");

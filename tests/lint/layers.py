@@ -26,6 +26,7 @@ TOOLS = [
     "common",
     "report",
     "run",
+    "pairs",
     "bench",
     "step",
     "inspect",

@@ -15,10 +15,12 @@
 #include "bench/output.hpp"
 #include "bench/own_calls.hpp"
 #include "bench/recorder.hpp"
+#include "bench/staging.hpp"
 #include "common/duration.hpp"
 #include "common/host.hpp"
 #include "common/signals.hpp"
 #include "common/text.hpp"
+#include "pairs/links.hpp"
 #include "report/comparison.hpp"
 #include "run/ending.hpp"
 #include "run/source.hpp"
@@ -28,6 +30,10 @@ namespace tutti::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// Links are not compared among more ranks, and one at a time among few.
+constexpr int most_compared_ranks = 64;
+constexpr int most_single_links = 8;
 
 /// Rank 0's decision before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
@@ -58,6 +64,18 @@ Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& 
     if (recorder != nullptr) recorder->note(what + "; left out");
   }
   return part;
+}
+
+/// Looks for slow ranks and links, because in a collective all ranks wait for the slowest.
+std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const Recorder* recorder) {
+  const bool can = on_host(group.memory()) && group.supports(Operation::send, DType::u8) &&
+                   group.supports(Operation::recv, DType::u8);
+  if (!can || group.size() < 3 || group.size() > most_compared_ranks) return {};
+  const LinkTiming timing{.passes = 2,
+                          .at_once = group.size() > most_single_links,
+                          .each = std::chrono::milliseconds(1)};
+  return measure_links(group, control, recorder != nullptr ? recorder->world() : World{}, timing)
+      .slow;
 }
 
 /// Runs the whole plan on one rank. `recorder` is null on ranks other than 0.
@@ -97,6 +115,8 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
       if (recorder != nullptr) recorder->end_sweep();
     }
   } while (options.watch && measured > 0);
+  std::vector<Slow> slow = find_slow_links(group, control, recorder);
+  if (recorder != nullptr) recorder->slow(std::move(slow));
   // No rank leaves the group while a peer still needs the rank.
   group.barrier();
 }

@@ -29,8 +29,11 @@ class Calls {
   void check_once();
 
   bool on_device() const;
-  /// The number of calls whose mean is one sample. Above one on a device, and with an aggregate.
-  std::int64_t calls_per_sample() const noexcept { return burst_ * timing_.aggregate; }
+  /// The number of calls whose mean is one sample. Above one on a device, and with an aggregate. Of
+  /// calls between pairs of ranks, the number of messages.
+  std::int64_t calls_per_sample() const {
+    return burst_ * timing_.aggregate * (collective_.paired() ? collective_.messages(cell_) : 1);
+  }
   void set_burst(std::int64_t calls) noexcept { burst_ = calls; }
   /// True if samples are a small share of the time of run(): the budget of a row is then the time
   /// of run().

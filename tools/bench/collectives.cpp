@@ -6,6 +6,7 @@
 #include <tutti/work.hpp>
 
 #include "bench/gather_calls.hpp"
+#include "bench/messages.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -88,7 +89,7 @@ Work start_to_pass_on(ProcessGroup& group, const Arrays& arrays, const How& how)
 }
 
 // A row lists only the fields that differ from the defaults of Collective.
-constexpr std::array<Collective, 16> table{{
+constexpr std::array<Collective, 19> table{{
     {.name = "all_reduce",
      .operation = Operation::all_reduce,
      .reduces = true,
@@ -233,6 +234,27 @@ constexpr std::array<Collective, 16> table{{
      .source = [](const Cell& c) { return one_rank((c.rank + c.ranks - 1) % c.ranks); },
      .call = pass_on,
      .start = start_to_pass_on},
+    {.name = "ping_pong",
+     .operation = Operation::send,
+     .messages = [](const Cell&) { return std::int64_t{2}; },
+     .size_is = "a message; the time is half of a round trip",
+     .source = [](const Cell& c) { return one_rank(partner(c)); },
+     .call = ping_pong},
+    {.name = "bandwidth",
+     .operation = Operation::send,
+     .messages = window,
+     .size_is = "a message; up to 64 in flight, then an answer",
+     .out = Part::window_or_one,
+     .pieces = window_or_acknowledgement,
+     .call = send_window},
+    {.name = "two_way_bandwidth",
+     .operation = Operation::send,
+     .messages = window,
+     .ways = 2,
+     .size_is = "a message; up to 64 in flight in each direction",
+     .out = Part::window,
+     .pieces = window_of_partner,
+     .call = exchange_windows},
     {.name = "barrier",
      .operation = Operation::barrier,
      .out_of_place = false,
@@ -278,9 +300,14 @@ std::int64_t elements(Part part, const Cell& cell) {
     case Part::own_of_each:
       return cell.block() * cell.ranks;
     case Part::padded:
+      return cell.blocks.max() * cell.ranks;
+    case Part::window_or_one:
+      if (begins(cell)) return std::min<std::int64_t>(cell.count, 1);
+      break;
+    case Part::window:
       break;
   }
-  return cell.blocks.max() * cell.ranks;
+  return window(cell) * cell.count;
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ enum class Part : std::uint8_t {
   whole_of_root,  ///< S on the root, 0 on other ranks.
   block,          ///< The rank's own block.
   own_of_each,    ///< W times this rank's block.
-  padded          ///< W times the longest block.
+  padded,         ///< W times the longest block.
+  window,         ///< S of each message in flight: messages.hpp.
+  window_or_one   ///< The same; one element on the rank that sends the window.
 };
 
 /// Bus bandwidth divided by algorithm bandwidth; docs/benchmarking.md derives it.
@@ -39,6 +41,10 @@ struct Collective {
   bool rooted = false;
   bool out_of_place = true;
   bool in_place = false;
+  /// The messages of a pair of ranks in a call, one after the other; a row has the time of one.
+  /// Null for calls of all ranks.
+  std::int64_t (*messages)(const Cell& cell) = nullptr;
+  int ways = 1;              ///< 2: as many messages go the other way at the same time.
   bool makes_group = false;  ///< Not a collective of data; "all" does not include it.
   std::string_view size_is = "the array of each rank";
   Factor factor = crosses_once;
@@ -56,6 +62,8 @@ struct Collective {
   Extent extent(const Cell& cell) const;
   /// This rank's result; empty without output.
   std::vector<Piece> result(const Cell& cell) const;
+  /// Ranks i and i + W/2 exchange messages; W is even.
+  bool paired() const noexcept { return messages != nullptr; }
   bool moves_data() const noexcept { return operation != Operation::barrier; }
   /// S is divided into one block per rank.
   bool divides() const noexcept { return !factor.uneven_text.empty(); }

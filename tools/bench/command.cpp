@@ -238,7 +238,7 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
     options.max_total = std::chrono::nanoseconds::max();
 
   const auto keeps_samples = [](Format format) {
-    return format != Format::table && format != Format::markdown && format != Format::svg;
+    return format != Format::table && format != Format::markdown;
   };
   const bool kept = keeps_samples(options.format) ||
                     std::ranges::any_of(options.files, [&](const std::string& file) {

@@ -76,7 +76,8 @@ std::int64_t choose_burst(ProcessGroup& group, Calls& calls) {
   if (!calls.on_device() || calls.one_by_one()) return 1;
   std::array<std::int64_t, 3> ns{};
   calls.run(ns, false);
-  const auto one = static_cast<double>(std::max<std::int64_t>(std::ranges::min(ns), 1));
+  const auto one = static_cast<double>(
+      std::max<std::int64_t>(std::ranges::min(ns) * calls.calls_per_sample(), 1));
   return agree(group, std::clamp<std::int64_t>(std::llround(burst_ns / one), 1, longest_burst));
 }
 

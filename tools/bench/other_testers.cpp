@@ -48,11 +48,11 @@ std::optional<DType> find_dtype(std::string_view name) noexcept {
 const Collective* find_by_any_name(std::string_view name) {
   if (name.starts_with("osu_")) name.remove_prefix(4);
   if (name.ends_with("_perf")) name.remove_suffix(5);
-  static constexpr std::array<Alias, 5> aliases{Alias{"bcast", "broadcast"},
-                                                {"init", "create"},
-                                                {"exscan", "exclusive_scan"},
-                                                {"allgatherv", "all_gather_rows"},
-                                                {"sendrecv", "send_recv"}};
+  static constexpr std::array<Alias, 11> aliases{
+      Alias{"bcast", "broadcast"},       {"init", "create"},           {"exscan", "exclusive_scan"},
+      {"allgatherv", "all_gather_rows"}, {"sendrecv", "send_recv"},    {"latency", "ping_pong"},
+      {"multi_lat", "ping_pong"},        {"bw", "bandwidth"},          {"mbw_mr", "bandwidth"},
+      {"message_rate", "bandwidth"},     {"bibw", "two_way_bandwidth"}};
   name = without_alias(aliases, name);
   const auto spelled = [](std::string_view text) {
     std::string letters(text);

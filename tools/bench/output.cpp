@@ -54,6 +54,7 @@ Field describe_run(const BenchRecord& record, const BenchOptions& options) {
     fields("config", [&](Fields& config) { describe(config, options); });
     fields("results", record.rows);
     fields("fit", record.fits);
+    fields("slow", record.slow, "ranks and links that are slower than the others");
     fields("avg_busbw", average_busbw(record.rows), "GB/s, of all rows that have a busbw");
   });
 }

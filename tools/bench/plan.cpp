@@ -230,6 +230,13 @@ Plan make_plan(const Request& request, int ranks) {
       ++left_out[why];
       continue;
     }
+    if (collective->paired() && ranks % 2 != 0) {
+      const std::string why = fmt::format("messages between pairs of {}", plural(ranks, "rank"));
+      if (!request.collectives.all)
+        refuse("{}: {}; use an even number of ranks", collective->name, why);
+      ++left_out[why];
+      continue;
+    }
     if (!request.async_for.empty() && collective->start == nullptr) {
       const std::string why = fmt::format("{} has no form that returns a Work", collective->name);
       if (!request.collectives.all)

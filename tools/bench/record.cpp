@@ -22,6 +22,12 @@ std::string check_word(const Row& row) {
   return !row.wrong ? "-" : *row.wrong == 0 ? "ok" : "BAD";
 }
 
+/// "123456", "1.23M".
+std::string format_rate(double per_second) {
+  return per_second < 1e6 ? fmt::format("{:.0f}", per_second)
+                          : fmt::format("{:.2f}M", per_second * 1e-6);
+}
+
 std::string flag_names(const Row& row) {
   std::vector<std::string_view> names;
   for (const Flag flag : row.flags) names.push_back(name_of(flag));
@@ -94,12 +100,16 @@ void describe(Fields& fields, const Row& row) {
          {.column = {"algbw", 8, format_gbps(row.algbw), "algbw GB/s"}});
   fields("busbw", row.busbw, "GB/s; null for barrier, and where no byte has to cross a link",
          {.column = {"busbw", 8, format_gbps(row.busbw), "busbw GB/s"}});
+  fields("messages_per_s", row.messages_per_s, "of all pairs together; null for collectives",
+         {.column = row.messages_per_s ? Column{"msg/s", 8, format_rate(*row.messages_per_s)}
+                                       : Column{}});
   fields("wrong", row.wrong, "wrong elements on all ranks; null for barrier and with --check none",
          {.at_least = 0, .column = {"chk", 5, check_word(row), "check"}});
   fields("first_wrong", row.first_wrong);
   fields("warmup_calls", row.warmup_calls, {.at_least = 0});
   fields("calls_per_sample", row.calls_per_sample,
-         "a sample is their mean: calls queued back to back on a device, and those of --aggregate",
+         "a sample is their mean: calls queued back to back on a device, those of --aggregate, and "
+         "messages between a pair",
          {.at_least = 1});
   fields("overlap", row.overlap, "with --overlap", {.omitted = true});
   fields("flags", row.flags, {.column = {"flags", -12, flag_names(row)}});

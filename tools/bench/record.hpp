@@ -12,6 +12,7 @@
 
 #include "common/names.hpp"
 #include "common/statistics.hpp"
+#include "pairs/slow.hpp"
 #include "report/record.hpp"
 
 // The record of a run of `tutti bench`: plain values.
@@ -67,9 +68,10 @@ struct Row {
   std::map<double, double> percentiles_us{{50, 0}, {90, 0}, {99, 0}};
   std::vector<double> rank_mean_us{};
   int slowest_rank = 0;
-  std::optional<double> algbw{};        ///< GB/s; empty for barrier.
-  std::optional<double> busbw{};        ///< Empty for barrier, and if no byte crosses a link.
-  std::optional<std::int64_t> wrong{};  ///< Elements on all ranks; empty if not checked.
+  std::optional<double> algbw{};           ///< GB/s; empty for barrier.
+  std::optional<double> busbw{};           ///< Empty for barrier, and if no byte crosses a link.
+  std::optional<double> messages_per_s{};  ///< Of all pairs of ranks; empty for collectives.
+  std::optional<std::int64_t> wrong{};     ///< Elements on all ranks; empty if not checked.
   std::optional<FirstWrong> first_wrong{};
   std::vector<double> block_p50_us{};  ///< block_medians() of the samples.
   std::vector<double> samples_us{};    ///< Kept with --samples all.
@@ -89,6 +91,7 @@ struct KeyedFit {
 struct BenchRecord : RunRecord {
   std::vector<Row> rows{};
   std::vector<KeyedFit> fits{};
+  std::vector<Slow> slow{};  ///< Ranks and links that are slower than the others.
 };
 
 void describe(Fields& fields, const Row& row);

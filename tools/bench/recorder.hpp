@@ -30,6 +30,8 @@ class Recorder {
   void end_sweep();
   /// The run ends before the next size. @param part  of the plan, that the backend supports.
   void end_early(bool interrupted, std::int64_t measured, const Plan& part);
+  const World& world() const noexcept { return record_.world; }
+  void slow(std::vector<Slow> found) { record_.slow = std::move(found); }
   void end();
 
  private:

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <utility>
+
+#include "bench/collectives.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -32,9 +35,15 @@ void set_times(Row& row, std::vector<double> samples_us, std::vector<double> ran
   row.slowest_rank =
       static_cast<int>(std::ranges::max_element(rank_means_us) - rank_means_us.begin());
   if (row.key.dtype) {
-    const double mean_us = mean(rank_means_us);
+    // Of a pair, the rank that begins knows when the last message has arrived.
+    const Collective& collective = *find_collective(row.key.coll);
+    const auto timed = std::span<const double>(rank_means_us)
+                           .first(rank_means_us.size() / (collective.paired() ? 2 : 1));
+    const double mean_us = mean(timed);
     row.algbw = mean_us > 0 ? static_cast<double>(row.bytes) / mean_us * 1e-3 : 0;
     if (factor > 0) row.busbw = *row.algbw * factor;
+    if (collective.paired() && mean_us > 0)
+      row.messages_per_s = 1e6 / mean_us * collective.ways * static_cast<double>(timed.size());
   }
   row.rank_mean_us = std::move(rank_means_us);
   set_flags(row, samples_us, sorted);

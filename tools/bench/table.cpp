@@ -11,6 +11,7 @@
 #include <tutti/version.hpp>
 
 #include "common/text.hpp"
+#include "pairs/output.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -54,20 +55,6 @@ double round_up_nicely(double seconds) {
   return 10 * power;
 }
 
-/// Returns the rank that is slowest relative to the median rank, on average over the rows, and its
-/// excess: 0.1 for 10 %.
-std::pair<int, double> slowest_rank(const std::vector<Row>& rows) {
-  std::vector<double> slowness(rows.front().rank_mean_us.size());
-  for (const Row& row : rows) {
-    const double middle = median(row.rank_mean_us);
-    for (std::size_t r = 0; r < slowness.size(); ++r)
-      slowness[r] +=
-          (middle > 0 ? row.rank_mean_us[r] / middle : 1) / static_cast<double>(rows.size());
-  }
-  const auto most = std::max_element(slowness.begin(), slowness.end());
-  return {static_cast<int>(most - slowness.begin()), *most - 1};
-}
-
 std::vector<double> shown_percentiles(const BenchOptions& options) {
   return options.percentiles_given ? options.timing.percentiles : std::vector<double>{50, 99};
 }
@@ -97,7 +84,8 @@ std::vector<std::string> bench_columns(const BenchOptions& options) {
   std::vector<std::string> columns{"bytes"};
   for (const double p : shown_percentiles(options))
     columns.push_back(fmt::format("time_us.p{:g}", p));
-  for (const char* column : {"time_us.max", "algbw", "busbw", "wrong", "time_us.n", "flags"})
+  for (const char* column :
+       {"time_us.max", "algbw", "busbw", "messages_per_s", "wrong", "time_us.n", "flags"})
     columns.emplace_back(column);
   return columns;
 }
@@ -146,6 +134,7 @@ void Table::begin(const BenchRecord& record, const Key& first) {
 std::string Table::heading(const Key& key) const {
   Row row;
   row.overlap.emplace();
+  if (find_collective(key.coll)->paired()) row.messages_per_s = 0;
   for (const double p : shown_percentiles(options_)) row.percentiles_us[p] = 0;
   const Field field = Fields::object(row);
   std::string text = single_sweep_ ? "" : fmt::format("\n{}\n", title(key));
@@ -249,7 +238,8 @@ void Table::print_legend(const BenchRecord& record) {
     for (const Row& row : record.rows) {
       if (!row.has(Flag::few_samples)) continue;
       fewest = std::min(fewest, row.time_us.n);
-      slowest_us = std::max(slowest_us, row.time_us.mean);
+      slowest_us =
+          std::max(slowest_us, row.time_us.mean * static_cast<double>(row.calls_per_sample));
     }
     const std::string advice =
         options_.timing.iters || options_.timing.overlap || options_.timing.check == Check::all
@@ -269,19 +259,15 @@ void Table::end(const BenchRecord& record) {
   if (!single_sweep_) fmt::print(out_, "\n");
   print_legend(record);
   if (record.rows.empty()) return;
-  std::string text;
-  if (record.world.size > 1) {
-    const auto [rank, excess] = slowest_rank(record.rows);
-    text = fmt::format("slowest rank: {} ({:+.0f}% vs median rank)      ", rank, excess * 100);
-  }
+  fmt::print(out_, "{}", slow_lines(record.slow));
   std::int64_t wrong = 0;
   bool checked = false;
   for (const Row& row : record.rows) {
     wrong += row.wrong.value_or(0);
     checked = checked || row.wrong.has_value();
   }
-  text += checked ? fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s")
-                  : std::string("not checked");
+  const std::string text = checked ? fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s")
+                                   : std::string("not checked");
   fmt::print(out_, "  {}      {:.1f} s\n", text, record.duration_s);
   if (const auto busbw = average_busbw(record.rows))
     fmt::print(out_, "  Avg bus bandwidth: {} GB/s\n", format_gbps(busbw));

@@ -224,8 +224,8 @@ Svg draw(const HeatMap& map) {
   Xy cell{14, 14};
   if (with_text) {
     cell = {widest(map.columns, 30) + 10, 22};
-    for (const std::vector<Cell>& row : map.cells)
-      for (const Cell& each : row) cell.x = std::max(cell.x, text_width(each.text) + 8);
+    for (const std::vector<HeatCell>& row : map.cells)
+      for (const HeatCell& each : row) cell.x = std::max(cell.x, text_width(each.text) + 8);
   }
   const double top = 3.5 * line_height;
   const double columns = static_cast<double>(map.columns.size());
@@ -246,7 +246,7 @@ Svg draw(const HeatMap& map) {
     const double y = top + static_cast<double>(r) * cell.y;
     svg.text({left - 8, y + cell.y / 2 + 4}, map.rows[r], Anchor::end);
     for (std::size_t c = 0; c < map.cells[r].size(); ++c) {
-      const Cell& each = map.cells[r][c];
+      const HeatCell& each = map.cells[r][c];
       const double x = left + static_cast<double>(c) * cell.x;
       svg.rect({x, y}, {cell.x - gap, cell.y - gap}, "cell c1",
                std::clamp(each.strength, 0.0, 1.0) * 0.7, each.tip);

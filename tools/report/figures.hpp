@@ -41,7 +41,7 @@ struct Plot {
 /// `title` stands above them; may be empty.
 Svg draw(std::string_view title, const std::vector<Plot>& plots);
 
-struct Cell {
+struct HeatCell {
   std::string text{};
   double strength = 0;  ///< Of its color, from 0 to 1.
   std::string tip{};    ///< May be empty.
@@ -53,7 +53,7 @@ struct HeatMap {
   std::vector<std::string> rows{};
   std::string column_name{};
   std::vector<std::string> columns{};
-  std::vector<std::vector<Cell>> cells{};  ///< A list per row.
+  std::vector<std::vector<HeatCell>> cells{};  ///< A list per row.
   std::string note{};
 };
 

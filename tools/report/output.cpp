@@ -21,6 +21,7 @@ bool is_picture(Format format) {
 
 /// What the JSON of a run shows, whether it is drawn now or from its file.
 std::string drawn(Format format, const Report& report) {
+  if (format == Format::svg && report.svg) return report.svg();
   const std::array runs{parse_saved_run(to_json(report.run()), "")};
   return format == Format::svg ? svg_of(runs) : page_of(runs);
 }
@@ -61,12 +62,14 @@ void OutputTexts::add_to(OptionList& options) {
       options.end(),
       {{"-f,--format", &format,
         pictures ? "of stdout: table, json, ndjson, csv, md, svg or html"
+        : svg    ? "of stdout: table, json, ndjson, csv, md or svg"
                  : "of stdout: table, json, ndjson, csv or md",
         "FORMAT", "Output"},
        {"--out", &files,
         pictures
             ? "also write this, by its ending: .json .ndjson .csv .md .svg .html;\nmay be repeated"
-            : "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
+        : svg ? "also write this, by its ending: .json .ndjson .csv .md .svg; may be\nrepeated"
+              : "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
         "FILE", "Output"},
        {"--env-allow", &env_allow, "record these variables too; may be repeated", "GLOB",
         "Output"}});
@@ -74,15 +77,21 @@ void OutputTexts::add_to(OptionList& options) {
 
 void OutputTexts::parse(OutputOptions& options, const std::vector<std::string>& argv) const {
   options.argv = argv;
-  const auto formats = std::span(names_of<Format>).first(pictures ? names_of<Format>.size() : 5);
+  const auto formats = std::span(names_of<Format>)
+                           .first(pictures ? names_of<Format>.size()
+                                  : svg    ? 6
+                                           : 5);
   options.format = static_cast<Format>(parse_choice("--format", format, formats));
   options.files = files;
   options.env_allow = env_allow;
   for (const std::string& file : files) {
     const std::optional<Format> named = format_of(file);
-    if (!named || (is_picture(*named) && !pictures))
+    const bool drawable = pictures || (svg && named == Format::svg);
+    if (!named || (is_picture(*named) && !drawable))
       refuse("--out {}: its name must end in .json, .ndjson, .csv{}", file,
-             pictures ? ", .md, .svg or .html" : " or .md");
+             pictures ? ", .md, .svg or .html"
+             : svg    ? ", .md or .svg"
+                      : " or .md");
   }
 }
 

@@ -35,6 +35,7 @@ struct OutputOptions {
 /// The destinations as text, from the command line.
 struct OutputTexts {
   bool pictures = false;  ///< The formats svg and html are there: runs of `tutti bench`.
+  bool svg = false;       ///< The format svg is there.
   std::string format = "table";
   std::vector<std::string> files{};
   std::vector<std::string> env_allow{};
@@ -50,6 +51,7 @@ struct Report {
   std::span<const std::string_view> shared{};  ///< Fields of the run in CSV; see to_csv().
   std::function<std::string()> table{};        ///< Empty: printed during the run.
   std::function<std::string()> markdown{};
+  std::function<std::string()> svg{};  ///< Empty: drawn from the JSON, as a run of `tutti bench`.
 };
 
 /// Checks before the measurement that the files can be written. @throws Failure usage for a file

@@ -210,7 +210,7 @@ std::optional<HeatMap> rank_map(const Curve& curve) {
   for (const SavedRow& row : curve.rows) map.columns.push_back(size_text(row));
   for (const auto& [most, rank] : slowest) {
     map.rows.push_back(fmt::format("{}", rank));
-    std::vector<Cell>& cells = map.cells.emplace_back();
+    std::vector<HeatCell>& cells = map.cells.emplace_back();
     for (const SavedRow& row : curve.rows) {
       const double value = excess(row, rank);
       cells.push_back({std::abs(value) < 0.005 ? "0%" : fmt::format("{:+.0f}%", value * 100), value,

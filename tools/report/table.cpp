@@ -46,7 +46,8 @@ std::string markdown(const std::vector<std::string>& cells) {
 
 TableRow::TableRow(const Field& row, const std::vector<std::string>& paths) {
   for (const std::string& path : paths)
-    if (const Field* field = find(row.fields, path)) columns_.push_back(field->about.column);
+    if (const Field* field = find(row.fields, path); field && !field->about.column.heading.empty())
+      columns_.push_back(field->about.column);
 }
 
 std::string TableRow::heading() const {

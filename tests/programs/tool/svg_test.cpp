@@ -151,7 +151,7 @@ TEST(Figures, AHeatMapWithManyColumnsHasNoTextsInItsCells) {
   for (int i = 0; i < 40; ++i) {
     map.rows.push_back(std::to_string(i));
     map.columns.push_back(std::to_string(i));
-    map.cells.emplace_back(40, Cell{"cell", 0.5, "tip"});
+    map.cells.emplace_back(40, HeatCell{"cell", 0.5, "tip"});
   }
   const std::string large = draw(map).element();
   EXPECT_EQ(count(large, "<rect class=\"cell"), 1600U);
