@@ -100,6 +100,9 @@ Table::Table(std::FILE* out, const BenchOptions& options, const Plan& plan)
     : out_(out),
       options_(options),
       single_sweep_(plan.sweeps(options.joins_places()).size() == 1),
+      one_table_(
+          !single_sweep_ && !options.watch &&
+          std::ranges::all_of(plan.blocks, [](const Block& b) { return b.bytes.size() == 1; })),
       sort_rows_(options.request.order == Order::random && !options.watch) {
   constexpr std::size_t heading_lines = 4;
   if (options.watch)
@@ -130,14 +133,14 @@ void Table::begin(const BenchRecord& record, const Key& first) {
   fmt::print(out_, "  bandwidth from the mean time over ranks, in GB/s; 1 GB/s = 1e9 B/s\n");
 }
 
-/// The title, unless the first line of the table has it, and the names of the columns.
+/// The title, unless the first line of the table or each row has it, and the names of the columns.
 std::string Table::heading(const Key& key) const {
   Row row;
   row.overlap.emplace();
   if (find_collective(key.coll)->paired()) row.messages_per_s = 0;
   for (const double p : shown_percentiles(options_)) row.percentiles_us[p] = 0;
   const Field field = Fields::object(row);
-  std::string text = single_sweep_ ? "" : fmt::format("\n{}\n", title(key));
+  std::string text = single_sweep_ || one_table_ ? "" : fmt::format("\n{}\n", title(key));
   if (!both_) {
     std::vector<std::string> columns = bench_columns(options_);
     columns.pop_back();  // The table has marks instead of flags.
@@ -159,6 +162,7 @@ void Table::begin_sweep(const Key& key, bool both) {
   out_of_place_.reset();
   const std::string text = heading(key);
   if (live_) return live_->heading(title(key), text);
+  if (one_table_ && text == std::exchange(last_heading_, text)) return;
   fmt::print(out_, "{}", text);
   std::fflush(out_);
 }
@@ -189,6 +193,11 @@ std::string Table::line_of(const Row& row) {
   }
   if (!flags.empty()) line += ' ';
   for (const Flag flag : flags) line += marks[static_cast<std::size_t>(flag)];
+  if (one_table_) {
+    Key key = row.key;
+    if (both_) key.place.reset();
+    line += fmt::format("{:{}}{}", "", flags.size() < 4 ? 4 - flags.size() : 1, title(key));
+  }
   return line + '\n';
 }
 

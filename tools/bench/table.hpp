@@ -38,6 +38,8 @@ class Table {
   std::FILE* out_;
   const BenchOptions& options_;
   bool single_sweep_;
+  bool one_table_;  // Of sweeps with one row each: a row ends with its title.
+  std::string last_heading_{};
   bool sort_rows_;                     // Rows in random order are printed when complete.
   bool both_ = false;                  // Of the sweep.
   std::optional<Row> out_of_place_{};  // Waits for the row in place.

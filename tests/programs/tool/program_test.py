@@ -295,6 +295,21 @@ def at(run, row, column):
     return value
 
 
+class OneSize(Program):
+    def test_calls_of_one_size_share_a_table(self):
+        text = self.runs("bench", "all_reduce,broadcast,barrier", "-n", 2, "--backend", "local", "-s", "48K", "-d",
+                         "f32,bf16", "--iters", 3).stdout
+        self.assertEqual(text.count("p50"), 1, text)
+        self.assertEqual(re.findall(r"^ +48 KiB .*? {2,}([a-z].*)$", text, re.M),
+                         [f"{call}  {place}" for call in ("all_reduce  f32 sum", "all_reduce  bf16 sum")
+                          for place in ("out-of-place",)] + ["broadcast  f32  root 0", "broadcast  bf16  root 0"], text)
+        self.assertRegex(text, r"(?m)^ .* barrier$")
+
+    def test_calls_of_two_sizes_have_tables_of_their_own(self):
+        text = self.runs("bench", "all_reduce,barrier", "-n", 2, "--backend", "local", "-s", "48K,96K", "--iters", 3).stdout
+        self.assertEqual(text.count("p50"), 2, text)
+
+
 class Outputs(Program):
     """One measurement in every format: the same rows, the same values."""
 
