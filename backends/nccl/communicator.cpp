@@ -174,7 +174,7 @@ bool abort_all(const Communicators& all) noexcept {
 void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept {
   using std::chrono::seconds;
   const auto polite_bound =
-      std::clamp<std::chrono::nanoseconds>(timeout / 10, seconds(1), seconds(30));
+      std::clamp<std::chrono::nanoseconds>(timeout / 30, seconds(1), seconds(10));
   // In parallel: each may wait for its peers.
   (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();

@@ -114,8 +114,8 @@ constexpr std::chrono::seconds abort_bound{10};
 bool abort_all(const Communicators& all) noexcept;
 
 /// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator that
-/// has not ended after a tenth of the group's timeout, at least 1 s and at most 30 s. Returns after
-/// at most twice that time. A communicator that is held by graphs ends later, when they are
+/// has not ended after a thirtieth of the group's timeout, at least 1 s and at most 10 s. Returns
+/// after at most twice that time. A communicator that is held by graphs ends later, when they are
 /// destroyed.
 void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept;
 

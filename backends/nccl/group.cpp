@@ -16,9 +16,13 @@ namespace tutti::backend::nccl {
 namespace {
 
 Settings settings_of(const BackendInit& init) {
-  auto settings = Settings::of(init.args);
-  settings.name = init.name;
-  return settings;
+  try {
+    auto settings = Settings::of(init.args);
+    settings.name = init.name;
+    return settings;
+  } catch (const Error& error) {
+    throw internal::Rendezvous(init).give_up(error);  // Ends the creation on the peers too.
+  }
 }
 
 }  // namespace
