@@ -32,8 +32,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// Links are not compared among more ranks, and one at a time among few.
-constexpr int most_compared_ranks = 64;
-constexpr int most_single_links = 8;
+constexpr int most_compared_ranks = 8;
 
 /// Rank 0's decision before each row.
 enum Decision : std::int64_t { go_on, out_of_time, interrupted };
@@ -67,15 +66,25 @@ Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& 
 }
 
 /// Looks for slow ranks and links, because in a collective all ranks wait for the slowest.
-std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const Recorder* recorder) {
+std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const Recorder* recorder,
+                                  bool in_time) {
   const bool can = on_host(group.memory()) && group.supports(Operation::send, DType::u8) &&
                    group.supports(Operation::recv, DType::u8);
-  if (!can || group.size() < 3 || group.size() > most_compared_ranks) return {};
+  if (!can || group.size() < 3 || group.size() > most_compared_ranks || agree(group, in_time ? 1 : 0) == 0) return {};
   const LinkTiming timing{.passes = 2,
-                          .at_once = group.size() > most_single_links,
-                          .each = std::chrono::milliseconds(1)};
+                          .each = std::chrono::milliseconds(1),
+                          .budget = std::chrono::seconds(2)};
   return measure_links(group, control, recorder != nullptr ? recorder->world() : World{}, timing)
       .slow;
+}
+
+/// Everything that must be equal on all ranks.
+std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks) {
+  const Timing& timing = options.timing;
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", plan.fingerprint(ranks), static_cast<int>(timing.mode),
+                     timing.iters.value_or(0), timing.warmup.value_or(-1), static_cast<int>(timing.rank_agg),
+                     static_cast<int>(timing.check), timing.seed, timing.aggregate, timing.overlap, options.watch,
+                     options.cold);
 }
 
 /// Runs the whole plan on one rank. `recorder` is null on ranks other than 0.
@@ -84,7 +93,7 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
   ProcessGroup& group = rank.group;
   const auto start = Clock::now();
   Control control(rank.store, group.rank(), group.size(), options.timeout);
-  World world = collect_world(rank, control, threads, plan.fingerprint(group.size()));
+  World world = collect_world(rank, control, threads, fingerprint(plan, options, group.size()));
   if (recorder != nullptr) recorder->begin(std::move(world));
 
   const Plan part = supported_part(group, plan, options.request, recorder);
@@ -115,7 +124,8 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
       if (recorder != nullptr) recorder->end_sweep();
     }
   } while (options.watch && measured > 0);
-  std::vector<Slow> slow = find_slow_links(group, control, recorder);
+  const bool in_time = !interrupt.asked() && Clock::now() - start < options.max_total;
+  std::vector<Slow> slow = find_slow_links(group, control, recorder, in_time);
   if (recorder != nullptr) recorder->slow(std::move(slow));
   // No rank leaves the group while a peer still needs the rank.
   group.barrier();

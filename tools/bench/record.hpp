@@ -77,7 +77,7 @@ struct Row {
   std::vector<double> samples_us{};    ///< Kept with --samples all.
   std::vector<Flag> flags{};
   std::int64_t warmup_calls = 0;
-  std::int64_t calls_per_sample = 1;  ///< Above one on a device, and for calls in one Coalesce.
+  std::int64_t calls_per_sample = 1;  ///< Above one on a device, in a Coalesce and for messages.
   std::optional<Overlap> overlap{};   ///< With --overlap.
 
   bool has(Flag flag) const noexcept;

@@ -14,7 +14,7 @@ enum class Exit : int {
   ok = 0,
   gate = 1,  // A rule of `check` failed, or a row is slower.
   wrong_data = 2,
-  found = 3,  // diagnose found something wrong.
+  found = 3,  // diagnose, doctor or pairs found something wrong.
   usage = 64,
   unavailable = 69,  // The backend or the launch is not available here.
   internal = 70,

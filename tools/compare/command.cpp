@@ -96,7 +96,8 @@ Exit CheckCommand::run(std::FILE* out) const {
     comparison.new_name = files_;
     fmt::print(out, "{}\n", comparison_table(comparison));
     gates.push_back({fmt::format("--baseline {}", baseline_),
-                     exit_of(comparison, false) == Exit::ok, comparison_summary(comparison)});
+                     exit_of(comparison, false) == Exit::ok && comparison.only_old.empty(),
+                     comparison_summary(comparison)});
   }
   bool pass = true;
   for (const Gate& gate : gates) {

@@ -51,7 +51,9 @@ SavedRun run_command(const std::string& command) {
   const int status = pclose(pipe.release());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (code != 0)
-    throw Failure(static_cast<Exit>(code), fmt::format("'{}' ended with {}", command, code));
+    // 1 to 3 would be results of the comparison.
+    throw Failure(code > 3 ? static_cast<Exit>(code) : Exit::internal,
+                  fmt::format("'{}' ended with {}", command, code));
   return parse_saved_run(text, fmt::format("output of '{}'", command));
 }
 

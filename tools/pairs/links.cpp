@@ -204,7 +204,7 @@ class AllLinks {
     return found;
   }
 
-  /// Wants the links of what rank 0 found. Returns false if there are none.
+  /// Selects the links of what rank 0 found for the next pass. Returns false if there are none.
   bool want(const std::vector<Slow>& slow) {
     for (std::size_t i = 0; i < links_.size(); ++i)
       wanted_[i] = std::ranges::any_of(
@@ -216,7 +216,7 @@ class AllLinks {
   std::vector<Link> take() { return std::move(links_); }
 
  private:
-  /// What is slow by the median pass, the fastest pass and the fastest sample. Other load slows
+  /// Ranks and links that are slow by the median pass, the fastest pass and the fastest sample. Other load slows
   /// whole passes; on a host some passes are fast by chance, when both ranks have a core.
   template <typename Time>
   std::vector<Slow> slow_by(std::int64_t bytes, const Time& time) const {
@@ -230,7 +230,9 @@ class AllLinks {
     for (const auto& too : {by([](const Times& times) { return std::ranges::min(times.medians); }),
                             by([](const Times& times) { return times.least; })})
       std::erase_if(found, [&](const Slow& slow) {
-        return std::ranges::find(too, slow.ranks, &Slow::ranks) == too.end();
+        return std::ranges::none_of(too, [&](const Slow& other) {
+          return other.ranks == slow.ranks && other.between_hosts == slow.between_hosts;
+        });
       });
     return found;
   }
@@ -277,6 +279,7 @@ std::vector<Round> tournament(int ranks) {
 
 Links measure_links(ProcessGroup& group, Control& control, const World& world,
                     const LinkTiming& timing) {
+  const auto start = Clock::now();
   AllLinks all(group, control, timing);
   for (int pass = 0; pass < timing.passes; ++pass) all.measure(timing.at_once);
   std::vector<Slow> slow;
@@ -285,6 +288,7 @@ Links measure_links(ProcessGroup& group, Control& control, const World& world,
   for (int repeat = 0;; ++repeat) {
     all.collect();
     if (group.rank() == 0) slow = all.slow(world);
+    if (repeat < most_repeats && Clock::now() - start >= timing.budget) slow.clear();  // Unconfirmed.
     if (repeat == most_repeats || !all.want(slow)) break;
     std::this_thread::sleep_for(pause);
     pause *= pause_growth;

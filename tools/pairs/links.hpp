@@ -45,6 +45,8 @@ struct LinkTiming {
   int passes = 3;        ///< Over all pairs; each has a median of every link.
   bool at_once = false;  ///< All pairs of a round at the same time.
   std::chrono::nanoseconds each = std::chrono::milliseconds(5);  ///< Of a measurement in a pass.
+  /// On rank 0: no pass begins after this time, and then nothing is named.
+  std::chrono::nanoseconds budget = std::chrono::nanoseconds::max();
 };
 
 struct Links {

@@ -112,8 +112,9 @@ HeatMap pairs_map(const PairsRecord& record) {
   HeatMap map{.title = fmt::format("tutti pairs: {}", describe_world(record)),
               .row_name = "from rank",
               .column_name = "latency in µs (left) and bandwidth in GB/s (right) to rank"};
-  for (const Slow& slow : record.measured.slow)
-    map.note += (map.note.empty() ? "" : "; ") + to_string(slow);
+  if (!record.measured.slow.empty()) map.note = to_string(record.measured.slow.front());
+  if (const auto more = record.measured.slow.size(); more > 1)
+    map.note += fmt::format("; and {} more", more - 1);
   if (map.note.empty()) map.note = "no rank and no link is slow";
   std::vector<double> latencies;
   std::vector<double> messages;

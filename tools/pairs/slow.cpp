@@ -60,13 +60,13 @@ Slow slowest_rank(const LinkTimes& links) {
   }
   Slow slowest;
   for (const auto& [rank, own] : ranks)
-    if (own.links >= 2 && own.least > slowest.us) slowest = {{rank}, 0, own.least, 0};
+    if (own.links >= 2 && own.least > slowest.us) slowest = {{rank}, 0, own.least, 0, false};
   return slowest;
 }
 
 Slow slowest_link(const LinkTimes& links) {
   const auto slowest = std::ranges::max_element(links, {}, &LinkTime::us);
-  return {{slowest->a, slowest->b}, 0, slowest->us, 0};
+  return {{slowest->a, slowest->b}, 0, slowest->us, 0, false};
 }
 
 /// Moves the slow ones that `slowest` finds, the slowest first, from `links` to `found`.
@@ -81,6 +81,7 @@ void take_slow(LinkTimes& links, std::size_t fewest_others, std::int64_t bytes, 
     if (!others_us) return;
     candidate.bytes = bytes;
     candidate.others_us = *others_us;
+    candidate.between_hosts = others.front().between_hosts;
     found.push_back(candidate);
     links = std::move(others);
   }
@@ -99,13 +100,16 @@ void describe(Fields& fields, const Slow& slow) {
   fields("bytes", slow.bytes, "of the message", {.at_least = 1});
   fields("us", slow.us, "of a message; of a slow rank, on its fastest link");
   fields("others_us", slow.others_us, "median of the links that it is compared with");
+  fields("between_hosts", slow.between_hosts, "whether these links are between hosts");
 }
 
 std::string to_string(const Slow& slow) {
   const bool rank = slow.ranks.size() == 1;
   return fmt::format("slow {} {}: {} take {} µs, {} µs {}", rank ? "rank" : "link",
                      fmt::join(slow.ranks, "-"), format_bytes(slow.bytes), format_us(slow.us),
-                     format_us(slow.others_us), rank ? "between other ranks" : "on other links");
+                     format_us(slow.others_us),
+                     slow.between_hosts ? (rank ? "between other hosts" : "on other links between hosts")
+                     : rank ? "between other ranks" : "on other links");
 }
 
 std::vector<Slow> find_slow(std::span<const LinkTime> times, std::int64_t bytes) {

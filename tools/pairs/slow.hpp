@@ -23,6 +23,7 @@ struct Slow {
   std::int64_t bytes = 0;             ///< Of the message.
   double us = 0;                      ///< Of a slow rank: of its fastest link.
   double others_us = 0;               ///< Median of the links that it is compared with.
+  bool between_hosts = false;         ///< The kind of these links.
 
   bool involves(int a, int b) const;
 };

@@ -26,6 +26,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Lists and objects may be too deep for dump(), which is recursive.
+std::string text_of(const Json& json) {
+  if (json.is_structured()) return fmt::format("an {} of {}", json.type_name(), json.size());
+  return json.dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
 /// A value of the file, with its path for errors: "results[3].time_us.p50".
 class JsonValue {
  public:
@@ -35,7 +41,7 @@ class JsonValue {
   template <typename... Args>
   [[noreturn]] void expected(fmt::format_string<Args...> what, Args&&... args) const {
     constexpr std::size_t longest = 40;
-    std::string found = json_->dump(-1, ' ', true, Json::error_handler_t::replace);
+    std::string found = text_of(*json_);
     if (found.size() > longest) found = found.substr(0, longest) + "...";
     refuse("{}: {}: expected {}, found {}; use a file of tutti bench --out FILE.json", *file_,
            path_.empty() ? "the whole" : path_, fmt::format(what, std::forward<Args>(args)...),
@@ -226,7 +232,7 @@ SavedRun parse_saved_run(std::string_view text, const std::string& file) {
   saved.world = read_world(run["world"]);
   run.read("notes", saved.notes);
   for (const auto& [name, value] : run["config"].object().items())
-    saved.config[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    saved.config[name] = value.is_string() ? value.get<std::string>() : text_of(value);
   for (const JsonValue& item : run["results"].items()) saved.rows.push_back(read_row(item));
   return saved;
 }
