@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <cctype>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,6 +21,8 @@
 
 namespace tutti::tool {
 namespace {
+
+constexpr std::string_view blanks = " \t";
 
 enum class Relation : std::uint8_t { at_least, at_most, equal, above, below };
 constexpr std::array<std::string_view, 5> relations{">=", "<=", "==", ">", "<"};
@@ -94,10 +100,13 @@ Metric metric_named(const std::string& name, std::string_view rule) {
 /// The bound of a rule, in the unit of its metric: microseconds, GB/s or a number.
 double bound_of(const Metric& metric, std::string_view text, std::string_view rule) {
   const std::string what = fmt::format("rule '{}': value", rule);
-  const bool has_unit = !text.empty() && std::isalpha(static_cast<unsigned char>(text.back())) != 0;
-  if (metric.kind == Kind::time && has_unit) return seconds(parse_duration(what, text)) * 1e6;
-  if (metric.kind == Kind::bandwidth && text.ends_with("GB/s")) text.remove_suffix(4);
-  while (text.ends_with(' ')) text.remove_suffix(1);
+  const std::size_t digits = text.find_last_of("0123456789.") + 1;
+  std::string_view unit = text.substr(digits);
+  unit.remove_prefix(std::min(unit.find_first_not_of(blanks), unit.size()));
+  if (unit == "µs") unit = "us";
+  if (metric.kind == Kind::time && !unit.empty())
+    return seconds(parse_duration(what, fmt::format("{}{}", text.substr(0, digits), unit))) * 1e6;
+  if (metric.kind == Kind::bandwidth && unit == "GB/s") text = text.substr(0, digits);
   constexpr std::array<std::string_view, 3> expected{"of microseconds, or a time such as 60us",
                                                      "of GB/s", "of at least 0"};
   return parse_number(what, text, expected[static_cast<std::size_t>(metric.kind)],
@@ -156,11 +165,12 @@ Rule parse_rule(std::string_view text) {
   std::istringstream words{std::string(text.substr(0, colon))};
   for (std::string word; words >> word;) rule.words.push_back(selection(word, text));
   std::string_view rest = text.substr(colon + 1);
+  rest = rest.substr(0, rest.find_last_not_of(blanks) + 1);
   const auto skip_spaces = [&rest]() {
-    rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+    rest.remove_prefix(std::min(rest.find_first_not_of(blanks), rest.size()));
   };
   skip_spaces();
-  const std::string name(rest.substr(0, rest.find_first_of(" <>=")));
+  const std::string name(rest.substr(0, rest.find_first_of(" \t<>=")));
   rest.remove_prefix(name.size());
   skip_spaces();
   const std::optional<Relation> relation = take_relation(rest);

@@ -30,6 +30,11 @@ std::string with_options(const std::string& command) {
   const auto has = [&](std::string_view option) {
     return command.find(option) != std::string::npos;
   };
+  if (has(" -f ") || has("--format"))
+    refuse(
+        "--run '{}': -f json is added at its end; leave out -f (nccl-tests' factor is --stepfactor "
+        "here, too)",
+        command);
   return fmt::format("{} -f json -q{}", command,
                      has("--min-time") || has("--iters") ? "" : short_runs);
 }

@@ -216,8 +216,9 @@ class AllLinks {
   std::vector<Link> take() { return std::move(links_); }
 
  private:
-  /// Ranks and links that are slow by the median pass, the fastest pass and the fastest sample. Other load slows
-  /// whole passes; on a host some passes are fast by chance, when both ranks have a core.
+  /// Ranks and links that are slow by the median pass, the fastest pass and the fastest sample.
+  /// Other load slows whole passes; on a host some passes are fast by chance, when both ranks have
+  /// a core.
   template <typename Time>
   std::vector<Slow> slow_by(std::int64_t bytes, const Time& time) const {
     const auto by = [&](double (*of)(const Times&)) {
@@ -288,7 +289,8 @@ Links measure_links(ProcessGroup& group, Control& control, const World& world,
   for (int repeat = 0;; ++repeat) {
     all.collect();
     if (group.rank() == 0) slow = all.slow(world);
-    if (repeat < most_repeats && Clock::now() - start >= timing.budget) slow.clear();  // Unconfirmed.
+    if (repeat < most_repeats && Clock::now() - start >= timing.budget)
+      slow.clear();  // Unconfirmed.
     if (repeat == most_repeats || !all.want(slow)) break;
     std::this_thread::sleep_for(pause);
     pause *= pause_growth;

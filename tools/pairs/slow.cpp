@@ -105,11 +105,12 @@ void describe(Fields& fields, const Slow& slow) {
 
 std::string to_string(const Slow& slow) {
   const bool rank = slow.ranks.size() == 1;
-  return fmt::format("slow {} {}: {} take {} µs, {} µs {}", rank ? "rank" : "link",
-                     fmt::join(slow.ranks, "-"), format_bytes(slow.bytes), format_us(slow.us),
-                     format_us(slow.others_us),
-                     slow.between_hosts ? (rank ? "between other hosts" : "on other links between hosts")
-                     : rank ? "between other ranks" : "on other links");
+  return fmt::format(
+      "slow {} {}: {} take {} µs, {} µs {}", rank ? "rank" : "link", fmt::join(slow.ranks, "-"),
+      format_bytes(slow.bytes), format_us(slow.us), format_us(slow.others_us),
+      slow.between_hosts ? (rank ? "between other hosts" : "on other links between hosts")
+      : rank             ? "between other ranks"
+                         : "on other links");
 }
 
 std::vector<Slow> find_slow(std::span<const LinkTime> times, std::int64_t bytes) {

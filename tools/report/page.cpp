@@ -43,7 +43,7 @@ std::string cell(std::string_view tag, std::string_view text, std::string_view k
 
 using Setting = std::pair<std::string, std::string>;
 
-std::vector<Setting> settings_of(const SavedRun& run) {
+std::vector<Setting> shown_settings(const SavedRun& run) {
   const World& world = run.world;
   const auto word = [](bool value) { return std::string(value ? "yes" : "no"); };
   const auto started = std::chrono::system_clock::to_time_t(run.started);
@@ -74,7 +74,7 @@ std::string settings_tables(std::span<const SavedRun> runs) {
   std::vector<std::string> names;  // In the order of the first run that has it.
   std::vector<std::vector<Setting>> settings;
   for (const SavedRun& run : runs) {
-    settings.push_back(settings_of(run));
+    settings.push_back(shown_settings(run));
     for (const Setting& setting : settings.back())
       if (std::ranges::find(names, setting.first) == names.end()) names.push_back(setting.first);
   }

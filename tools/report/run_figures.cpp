@@ -32,7 +32,7 @@ double share_of_mean(const SavedRow& row, double us) {
   const double mean = ranks.empty() ? row.time_us.mean
                                     : std::accumulate(ranks.begin(), ranks.end(), 0.0) /
                                           static_cast<double>(ranks.size());
-  return mean / us;
+  return mean / std::max(us, 1e-3);  // A clock has nanoseconds.
 }
 
 bool has_size(const SavedRow& row) {

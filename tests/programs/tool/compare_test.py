@@ -119,6 +119,7 @@ class Compare(Program):
         self.refuses(64, ["compare", old, old, "--threshold", "100%"], "--threshold", "100")
         self.refuses(64, ["compare", old, old, "--rounds", 3], "--rounds 3", "--run")
         self.refuses(64, ["compare", old, old, "-f", "xml"], "'xml'")
+        self.refuses(64, ["compare", "--run", "tutti bench -b 8 -e 64 -f 8", "tutti bench"], "-f 8", "--stepfactor")
         self.refuses(64, ["compare", old, old, "--out", "x.txt"], "x.txt")
         self.refuses(64, ["check", old], "--require")
         self.refuses(64, ["check"], "no run")
@@ -192,6 +193,13 @@ class Compare(Program):
         base = self.saved("base", change=faster)
         self.assertRegex(self.ends(1, "check", run, "--baseline", base), r"(?m)^FAIL  --baseline .*2 of 2 rows slower")
         self.assertRegex(self.ends(0, "check", base, "--baseline", run, "--tolerance", "50%"), r"(?m)^PASS  --baseline ")
+
+        def lost(base):
+            del base["results"][0]
+
+        new = self.saved("lost", change=lost)
+        table = self.ends(1, "check", new, "--baseline", run, "--tolerance", "99%")
+        self.assertRegex(table, r"(?m)^FAIL  --baseline ")
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ TEST(Gates, ARuleHoldsForAllRowsThatItSelects) {
        "1 of 1 row, worst 7 GB/s: all_reduce f32 sum 64 MiB, 2 ranks"},
       {"all_reduce <=8K : p99 <= 23us", true,
        "2 rows, worst 23 µs: all_reduce f32 sum 8 KiB, 2 ranks"},
+      {"all_reduce <=8K\t:\tp99 <= 23 µs ", true,
+       "2 rows, worst 23 µs: all_reduce f32 sum 8 KiB, 2 ranks"},
       {"all_reduce <=8K:p99<=22.9", false,
        "1 of 2 rows, worst 23 µs: all_reduce f32 sum 8 KiB, 2 ranks"},
       {"all_reduce : busbw >= 0.2 GB/s", false,

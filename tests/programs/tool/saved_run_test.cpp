@@ -196,6 +196,8 @@ TEST(SavedRun, AMalformedFileIsRefusedWithTheFieldAndWhatWasExpected) {
 TEST(SavedRun, WhatIsNoJsonOrNoFileIsRefused) {
   for (const std::string text : {"", "{", "[1]", "{\"schema_version\": 1e999}"})
     EXPECT_THROW((void)parse_saved_run(text, "r.json"), Failure) << text;
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  EXPECT_THROW((void)parse_saved_run(deep, "r.json"), Failure);
   EXPECT_THROW((void)read_saved_run("/nonexistent/r.json"), Failure);
   EXPECT_THROW((void)read_saved_run("/"), Failure);
 }
