@@ -7,7 +7,7 @@ namespace tutti::internal {
 
 /// Sets info.store and info.hosts_store from the environment and info.launcher. Leaves them
 /// unchanged if no variable gives an address.
-void read_store(ClusterInfo& info);
+[[gnu::visibility("hidden")]] void read_store(ClusterInfo& info);
 
 /// True if init() has to choose the device of a group: its backend works on CUDA devices alone, and
 /// the caller has set no device.
