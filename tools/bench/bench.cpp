@@ -79,16 +79,6 @@ std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const R
       .slow;
 }
 
-/// Everything that must be equal on all ranks.
-std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks) {
-  const Timing& timing = options.timing;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", plan.fingerprint(ranks),
-                     static_cast<int>(timing.mode), timing.iters.value_or(0),
-                     timing.warmup.value_or(-1), static_cast<int>(timing.rank_agg),
-                     static_cast<int>(timing.check), timing.seed, timing.aggregate, timing.overlap,
-                     options.watch, options.cold);
-}
-
 /// Runs the whole plan on one rank. `recorder` is null on ranks other than 0.
 void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool threads,
               const Interrupt& interrupt, Recorder* recorder) {
@@ -276,6 +266,15 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
 }
 
 }  // namespace
+
+std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks) {
+  const Timing& timing = options.timing;
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", plan.fingerprint(ranks),
+                     static_cast<int>(timing.mode), timing.iters.value_or(0),
+                     timing.warmup.value_or(-1), static_cast<int>(timing.rank_agg),
+                     static_cast<int>(timing.check), timing.seed, timing.aggregate, timing.overlap,
+                     options.watch, options.cold);
+}
 
 Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {
   return or_skipped(options, err, [&] { return bench(options, out, err); });

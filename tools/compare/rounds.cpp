@@ -43,9 +43,9 @@ struct ClosePipe {
   void operator()(std::FILE* pipe) const noexcept { pclose(pipe); }
 };
 
-/// Its errors go to this process's stderr.
-SavedRun run_command(const std::string& command) {
-  std::unique_ptr<std::FILE, ClosePipe> pipe(popen(with_options(command).c_str(), "re"));
+/// Runs `with_json`, the `command` with options of its own. Its errors go to this process's stderr.
+SavedRun run_command(const std::string& command, const std::string& with_json) {
+  std::unique_ptr<std::FILE, ClosePipe> pipe(popen(with_json.c_str(), "re"));
   if (pipe == nullptr)
     throw Failure(Exit::unavailable, fmt::format("cannot run '{}': {}", command,
                                                  std::generic_category().message(errno)));
@@ -65,6 +65,8 @@ SavedRun run_command(const std::string& command) {
 }  // namespace
 
 Rounds run_rounds(const RoundsOptions& options, std::FILE* err) {
+  const std::string old_command = with_options(options.old_command);
+  const std::string new_command = with_options(options.new_command);
   const bool shows = isatty(fileno(err)) != 0;
   const auto start = Clock::now();
   std::chrono::nanoseconds longest{};
@@ -80,7 +82,8 @@ Rounds run_rounds(const RoundsOptions& options, std::FILE* err) {
     old_first = round % 2 == 0 ? random() % 2 == 0 : !old_first;
     for (const bool is_old : {old_first, !old_first}) {
       std::vector<SavedRun>& runs = is_old ? all.old_runs : all.new_runs;
-      runs.push_back(run_command(is_old ? options.old_command : options.new_command));
+      runs.push_back(run_command(is_old ? options.old_command : options.new_command,
+                                 is_old ? old_command : new_command));
     }
     longest = std::max<std::chrono::nanoseconds>(longest, Clock::now() - before);
   }

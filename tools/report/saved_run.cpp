@@ -28,7 +28,8 @@ using Json = nlohmann::ordered_json;
 
 /// Lists and objects may be too deep for dump(), which is recursive.
 std::string text_of(const Json& json) {
-  if (json.is_structured()) return fmt::format("an {} of {}", json.type_name(), json.size());
+  if (json.is_structured() && !json.empty())
+    return fmt::format("an {} of {}", json.type_name(), json.size());
   return json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 

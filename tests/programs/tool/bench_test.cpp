@@ -617,12 +617,21 @@ TEST(Members, AnErrorOfAnotherProcessIsToldByRankZero) {
 }
 
 TEST(Members, ARankThatWasToldToMeasureSomethingElseEndsTheRunBeforeTheData) {
-  const std::vector<Member> members =
-      run_members(two_ranks(0, {}), 3, [](int rank, BenchOptions& own) {
-        if (rank == 2) own.request.sizes = parse_sizes("2K");
-      });
-  for (const Member& member : members) EXPECT_EQ(member.code, Exit::usage) << member.err;
-  EXPECT_TRUE(contains(members[0].err, "rank 2 was started with other options")) << members[0].err;
+  const std::vector<void (*)(BenchOptions&)> others{
+      [](BenchOptions& own) { own.request.sizes = parse_sizes("2K"); },
+      [](BenchOptions& own) { own.timing.overlap = true; },
+      [](BenchOptions& own) { own.timing.aggregate = 2; },
+      [](BenchOptions& own) { own.timing.check = Check::all; },
+      [](BenchOptions& own) { own.watch = true; }};
+  for (const auto& change : others) {
+    const std::vector<Member> members =
+        run_members(two_ranks(0, {}), 3, [change](int rank, BenchOptions& own) {
+          if (rank == 2) change(own);
+        });
+    for (const Member& member : members) EXPECT_EQ(member.code, Exit::usage) << member.err;
+    EXPECT_TRUE(contains(members[0].err, "rank 2 was started with other options"))
+        << members[0].err;
+  }
 }
 
 TEST(Members, ARankThatSendsNoWordIsNamed) {
@@ -632,7 +641,7 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   options.ranks.reset();
   options.environment = std::make_shared<Told>(0, 2, "memory://silent");
   const auto store = open_store("memory://silent");
-  std::string plan = make_plan(options.request, 2).fingerprint(2);
+  std::string plan = fingerprint(make_plan(options.request, 2), options, 2);
   const std::jthread vanishing([store, plan]() mutable {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
