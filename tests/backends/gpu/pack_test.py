@@ -1,4 +1,5 @@
 """The pack of the script `run`, without a GPU: pack_test.py PATH_OF_RUN BUILD_FOLDER."""
+import os
 import pathlib
 import re
 import shutil
@@ -75,11 +76,14 @@ class Pack(unittest.TestCase):
 
     def test_a_library_of_the_pack_that_is_missing_is_named(self):
         other = pathlib.Path(self.folder.name, "other")
-        shutil.copytree(self.at, other)
+        shutil.copytree(self.at, other, copy_function=os.link)
         library = next((other / "lib").glob("libgloo*"))
-        # This machine has it too, so the programs ask for a name that no machine has.
-        for path in (other / "programs").glob("gpu_*"):
-            path.write_bytes(path.read_bytes().replace(library.name.encode(), library.name.replace("lib", "lob", 1).encode()))
+        # This machine has it too, so one program asks for a name that no machine has.
+        program = other / "programs/gpu_about"
+        changed = program.read_bytes().replace(library.name.encode(), library.name.replace("lib", "lob", 1).encode())
+        program.unlink()
+        program.write_bytes(changed)
+        program.chmod(0o755)
         done = self.run_pack(at=other)
         self.assertEqual(done.returncode, 69, done.stdout + done.stderr)
         self.assertIn(f"{library.name.replace('lib', 'lob', 1)} => not found", done.stderr)

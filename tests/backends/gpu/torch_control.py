@@ -30,7 +30,7 @@ def wrong():
 dist.all_reduce(data)
 failures = {"all_reduce": wrong()}
 graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
+with torch.cuda.graph(graph, capture_error_mode="thread_local"):
     dist.all_reduce(data)
 for _ in range(3):
     data.fill_(float(rank))
