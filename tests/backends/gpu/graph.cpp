@@ -128,7 +128,7 @@ std::string fail(std::string_view how, ProcessGroup& group, CapturedSum& sum) {
   } catch (const Error& error) {
     const std::chrono::duration<double> took = Clock::now() - start;
     fmt::print("after {:.2f} s: {}\n", took.count(), error.what());
-    if (took > short_deadline + in_time)
+    if (took > in_time + (deadline ? short_deadline : 0s))
       return fmt::format("the error took {:.1f} s", took.count());
     if (begins && deadline && error.code() != Errc::timeout)
       return fmt::format("an error {} instead of timeout", name_of(error.code()));
