@@ -136,6 +136,7 @@ class Script(unittest.TestCase):
         self.assertIn("CUDA 13.0 (driver for 13.0), NCCL 2.28.9", done.stdout.splitlines()[0])
         self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 of 12 cases"))
         self.assertIn("uname -a", done.logs["inventory.txt"])
+        self.assertIn(done.logs["rows.md"], done.stdout)
         self.assertEqual(done.logs["CUDA_graph__1_rank.0"], "ok\n")
         self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1"), ("not run", "NCCL 2.28.9: it takes 2.30"))
         self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
