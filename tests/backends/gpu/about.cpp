@@ -1,4 +1,7 @@
+#include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -7,7 +10,7 @@
 #include "nccl/nccl.hpp"
 
 // Prints the properties of this machine in lines of "name=value" for the script `run`. Status 77
-// without a GPU.
+// without a GPU, 69 if there is one that cannot be used, for example because a library is missing.
 
 namespace {
 
@@ -22,12 +25,27 @@ std::string why_not(std::string_view name) {
   return "not in this build";
 }
 
+/// True if the kernel has a GPU, whatever libraries are installed.
+bool has_device_file() {
+  std::error_code none;
+  if (std::filesystem::exists("/dev/dxg", none)) return true;
+  constexpr std::string_view prefix = "nvidia";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] >= '0' &&
+        name[prefix.size()] <= '9')
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int main() {
   if (const std::string why = why_not("nccl_gpu"); !why.empty()) {
-    fmt::print("no GPU: {}\n", why);
-    return 77;
+    const bool here = has_device_file();
+    fmt::print("{}: {}\n", here ? "the GPU cannot be used" : "no GPU", why);
+    return here ? 69 : 77;
   }
   namespace backend = tutti::backend;
   int nccl = 0;

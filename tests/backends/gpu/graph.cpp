@@ -1,5 +1,8 @@
+#include <chrono>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -12,17 +15,26 @@
 #include "nccl/nccl.hpp"
 #include "rank.hpp"
 
-// An all_reduce captured into a CUDA graph and replayed with other numbers. The last line is "ok",
-// or says what is wrong: status 1. Status 3 where the backend refuses captured calls, 77 without a
+// usage: graph [replay | abort | deadline]. An all_reduce captured into a CUDA graph.
+//   replay    launches the graph three times with other numbers
+//   abort     rank 0 aborts the group while the graph is alive: all ranks get the error in time
+//   deadline  rank 0 makes a call without its peers while the graph is alive: the deadline ends it
+// After abort and deadline a new group works. The last line is "ok", or says what is wrong: status
+// 1. Status 3 where the backend refuses captured calls or there are too few ranks, 77 without a
 // GPU.
 
 namespace {
 
 using namespace tutti;
+using namespace std::chrono_literals;
 using backend::cuda::check;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t count = 1000;
 constexpr int replays = 3;
+constexpr auto short_deadline = 2s;
+/// How late an error may be: less than the 10 s after which the backend gives up on NCCL's abort.
+constexpr auto in_time = 8s;
 
 std::string unavailable() {
   for (const BackendEntry& entry : backends())
@@ -30,75 +42,156 @@ std::string unavailable() {
   return "not in this build";
 }
 
-int replay(ProcessGroup& group, const gpu::CudaFunctions& functions, int device) {
-  const backend::cuda::CudaApi& cuda = backend::cuda::cuda_api();
-  const backend::cuda::CudaStream stream(std::make_shared<backend::cuda::Gpu>(cuda, device));
-  Memory& memory = group.memory();
-  Tensor in(memory, {count}, DType::f32, stream.handle());
-  Tensor out(memory, {count}, DType::f32, stream.handle());
-  // Connections are made outside of the graph.
-  group.all_reduce(in, out, ReduceOp::sum, {.stream = stream.handle()});
-
-  check(cuda, functions.stream_begin_capture(stream.get(), cudaStreamCaptureModeThreadLocal),
-        "cudaStreamBeginCapture");
-  cudaGraph_t graph = nullptr;
-  try {
-    group.all_reduce(in, out, ReduceOp::sum, {.stream = stream.handle()});
-  } catch (const Error& error) {
-    (void)functions.stream_end_capture(stream.get(), &graph);
-    (void)cuda.get_last_error();
-    if (error.code() != Errc::unsupported) throw;
-    fmt::print("not built: {}\n", error.message());
-    return 3;
+/// An all_reduce of a group, captured. Launches add up the ranks' latest inputs.
+class CapturedSum {
+ public:
+  /// @throws Error unsupported where captured calls are refused.
+  CapturedSum(ProcessGroup& group, const gpu::CudaFunctions& functions, int device)
+      : group_(group),
+        functions_(functions),
+        stream_(std::make_shared<backend::cuda::Gpu>(cuda_, device)),
+        in_(group.memory(), {count}, DType::f32, stream()),
+        out_(group.memory(), {count}, DType::f32, stream()) {
+    call();  // Connections are made outside of the graph.
+    check(cuda_, functions.stream_begin_capture(stream_.get(), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+    try {
+      call();
+    } catch (const Error&) {
+      (void)functions.stream_end_capture(stream_.get(), &graph_);
+      (void)cuda_.get_last_error();
+      throw;
+    }
+    check(cuda_, functions.stream_end_capture(stream_.get(), &graph_), "cudaStreamEndCapture");
+    check(cuda_, functions.graph_instantiate(&made_, graph_, 0), "cudaGraphInstantiateWithFlags");
   }
-  check(cuda, functions.stream_end_capture(stream.get(), &graph), "cudaStreamEndCapture");
-  cudaGraphExec_t made = nullptr;
-  check(cuda, functions.graph_instantiate(&made, graph, 0), "cudaGraphInstantiateWithFlags");
+  ~CapturedSum() {
+    (void)functions_.graph_exec_destroy(made_);
+    (void)functions_.graph_destroy(graph_);
+  }
+  CapturedSum(const CapturedSum&) = delete;
+  CapturedSum& operator=(const CapturedSum&) = delete;
 
-  std::int64_t wrong = 0;
-  for (int turn = 0; turn < replays; ++turn) {
-    std::vector<float> values(count, static_cast<float>(group.rank() + 10 * turn));
-    memory.copy(in.data(), values.data(), in.bytes(), stream.handle());
-    check(cuda, functions.graph_launch(made, stream.get()), "cudaGraphLaunch");
-    memory.copy(values.data(), out.data(), out.bytes(), stream.handle());
+  /// Launches the graph; the number of wrong elements.
+  std::int64_t wrong_after_launch(int turn) {
+    std::vector<float> values(count, static_cast<float>(group_.rank() + 10 * turn));
+    group_.memory().copy(in_.data(), values.data(), in_.bytes(), stream());
+    check(cuda_, functions_.graph_launch(made_, stream_.get()), "cudaGraphLaunch");
+    group_.memory().copy(values.data(), out_.data(), out_.bytes(), stream());
     float want = 0;
-    for (int rank = 0; rank < group.size(); ++rank) want += static_cast<float>(rank + 10 * turn);
+    for (int rank = 0; rank < group_.size(); ++rank) want += static_cast<float>(rank + 10 * turn);
+    std::int64_t wrong = 0;
     for (const float value : values)
       if (!(value == want)) ++wrong;
+    return wrong;
   }
-  check(cuda, functions.graph_exec_destroy(made), "cudaGraphExecDestroy");
-  check(cuda, functions.graph_destroy(graph), "cudaGraphDestroy");
-  group.barrier();
-  if (wrong != 0) fmt::print("{} wrong elements in {} replays\n", wrong, replays);
-  if (wrong == 0) fmt::print("ok\n");
-  return wrong == 0 ? 0 : 1;
+  void call() { group_.all_reduce(in_, out_, ReduceOp::sum, {.stream = stream()}); }
+  /// The same call outside of the graph, to its end. @throws Error.
+  void call_and_wait(CallOptions options = {}) {
+    options.stream = stream();
+    group_.all_reduce_async(in_, out_, ReduceOp::sum, options).wait();
+  }
+
+ private:
+  Stream stream() const { return stream_.handle(); }
+
+  const backend::cuda::CudaApi& cuda_ = backend::cuda::cuda_api();
+  ProcessGroup& group_;
+  const gpu::CudaFunctions& functions_;
+  backend::cuda::CudaStream stream_;
+  Tensor in_;
+  Tensor out_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t made_ = nullptr;
+};
+
+std::string replay(CapturedSum& sum) {
+  std::int64_t wrong = 0;
+  for (int turn = 0; turn < replays; ++turn) wrong += sum.wrong_after_launch(turn);
+  return wrong == 0 ? "" : fmt::format("{} wrong elements in {} replays", wrong, replays);
 }
 
-int run() {
+/// What is wrong with the error that `how` ends the group with on this rank.
+std::string fail(std::string_view how, ProcessGroup& group, CapturedSum& sum) {
+  if (sum.wrong_after_launch(0) != 0) return "the graph's first launch is wrong";
+  group.barrier();
+  const bool begins = group.rank() == 0;
+  const bool deadline = how == "deadline";
+  const auto start = Clock::now();
+  try {
+    if (begins && !deadline) group.abort("a test of abort");
+    // A peer of the late call stays away until the deadline has passed.
+    if (!begins && deadline) std::this_thread::sleep_for(short_deadline + 1s);
+    CallOptions options;
+    if (begins && deadline) options.timeout = short_deadline;
+    sum.call_and_wait(options);
+  } catch (const Error& error) {
+    const std::chrono::duration<double> took = Clock::now() - start;
+    fmt::print("after {:.2f} s: {}\n", took.count(), error.what());
+    if (took > in_time + (deadline ? short_deadline : 0s))
+      return fmt::format("the error took {:.1f} s", took.count());
+    if (begins && deadline && error.code() != Errc::timeout)
+      return fmt::format("an error {} instead of timeout", name_of(error.code()));
+    return "";
+  }
+  return "no error was thrown";
+}
+
+int run(std::string_view how) {
   if (const std::string why = unavailable(); !why.empty()) {
     fmt::print("no GPU: {}\n", why);
     return 77;
   }
+  const backend::cuda::CudaApi& cuda = backend::cuda::cuda_api();
   int devices = 0;
-  check(backend::cuda::cuda_api(), backend::cuda::cuda_api().get_device_count(&devices),
-        "cudaGetDeviceCount");
+  check(cuda, cuda.get_device_count(&devices), "cudaGetDeviceCount");
   const gpu::Rank here = gpu::find_rank(devices);
+  if (how != "replay" && here.size < 2) {
+    fmt::print("one rank has no peers that {} could end\n", how);
+    return 3;
+  }
   const gpu::CudaFunctions functions = gpu::load_cuda_functions();
-  const backend::cuda::DeviceScope scope(backend::cuda::cuda_api(), here.device);
-  auto group = ProcessGroup::create({.backend = "nccl_gpu",
-                                     .store = here.store,
-                                     .rank = here.rank,
-                                     .size = here.size,
-                                     .device = {DeviceType::cuda, here.device},
-                                     .timeout = std::chrono::minutes(1)});
-  return replay(group, functions, here.device);
+  const backend::cuda::DeviceScope scope(cuda, here.device);
+  const auto make = [&](std::string_view name) {
+    return ProcessGroup::create({.backend = "nccl_gpu",
+                                 .store = make_prefix_store(here.store, fmt::format("{}/", name)),
+                                 .rank = here.rank,
+                                 .size = here.size,
+                                 .device = {DeviceType::cuda, here.device},
+                                 .timeout = std::chrono::minutes(1)});
+  };
+  auto group = make("first");
+  std::string wrong;
+  try {
+    CapturedSum sum(group, functions, here.device);
+    wrong = how == "replay" ? replay(sum) : fail(how, group, sum);
+  } catch (const Error& error) {
+    if (error.code() != Errc::unsupported) throw;
+    fmt::print("not built: {}\n", error.message());
+    return 3;
+  }
+  if (how == "replay") {
+    group.barrier();
+  } else {  // The graph is gone; its group has failed.
+    auto next = make("next");
+    CapturedSum sum(next, functions, here.device);
+    if (wrong.empty() && sum.wrong_after_launch(1) != 0) wrong = "the next group is wrong";
+    next.barrier();
+  }
+  fmt::print("{}\n", wrong.empty() ? "ok" : wrong);
+  return wrong.empty() ? 0 : 1;
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const std::string_view how = argc > 1 ? argv[1] : "replay";
+  if (argc > 2 || (how != "replay" && how != "abort" && how != "deadline")) {
+    fmt::print(stderr, "usage: {} [replay | abort | deadline]\n", argv[0]);
+    return 64;
+  }
   try {
-    return run();
+    return run(how);
   } catch (const std::exception& error) {
     fmt::print("error: {}\n", error.what());
     return 1;

@@ -10,8 +10,8 @@
 #include "overhead.hpp"
 #include "rank.hpp"
 
-// usage: overhead [--full]. Rank 0 prints the table. Status 1 when a row does not pass, 77 without
-// a GPU.
+// usage: overhead [--full]. Rank 0 prints the table. Status 1 when an element is wrong, however
+// slow the calls are; 77 without a GPU.
 
 namespace {
 
@@ -53,13 +53,8 @@ int run(bool full) {
                                             fmt::print("{}", gpu::to_markdown(row));
                                             std::fflush(stdout);
                                           });
-  // Wrong elements are each rank's own; the times are rank 0's.
-  return std::ranges::all_of(rows,
-                             [&](const gpu::OverheadRow& row) {
-                               return here.rank == 0 ? gpu::passes(row) : row.wrong == 0;
-                             })
-             ? 0
-             : 1;
+  return std::ranges::all_of(rows, [](const gpu::OverheadRow& row) { return row.wrong == 0; }) ? 0
+                                                                                               : 1;
 }
 
 }  // namespace

@@ -11,23 +11,30 @@ import unittest
 
 RUN = ""
 ABOUT = "echo nccl=2.28.9; echo cuda=13.0; echo driver_cuda=13.0; echo devices=1; echo nccl_code=22809; echo gloo=no"
-PASSED = "echo '[  PASSED  ] 12 tests.'"
-NOTHING = "echo '[  PASSED  ] 0 tests.'"
+RUNNING = "echo '[==========] Running 12 tests from 3 test suites.'"
+OK = "echo '[       OK ] Matrix/Gather.Rows/nccl_gpu_normal_w1 ({} ms)'"
+PASSED = f"{RUNNING}; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do {OK.format(1)}; done; echo '[  PASSED  ] 12 tests.'"
+NOTHING = "echo '[==========] Running 0 tests from 0 test suites.'; echo '[  PASSED  ] 0 tests.'"
 ROW = "[ $TUTTI_RANK != 0 ] || echo '| all_reduce | 8 B | {} | 6.50 | 5.00 | 4.00 | {} |'"
 FAST = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 9.75 | +0.75 | 1.077", "ok")
 SLOW = ROW.format("12.00 | 10.00 | +2.00 | 1.200 | 9.75 | +2.25 | 1.231", "SLOW")
 THREAD = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 8.00 | +2.50 | 1.312", "SLOW beside blocking")
 
 
-def run(*arguments, path=None):
+def run(*arguments, path=None, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_", "CXX"))}
+    environment.update(variables)
     if path is not None:
         environment["PATH"] = path
     return subprocess.run([RUN, *map(str, arguments)], text=True, capture_output=True, timeout=100, env=environment)
 
 
 class Script(unittest.TestCase):
-    def with_programs(self, *arguments, **programs):
+    def program(self, path, body):
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def with_programs(self, *arguments, variables=None, **programs):
         """The run over programs of shell; the table."""
         bodies = {"about": ABOUT, "conformance": PASSED, "conformance_processes": PASSED, "graph": "echo ok", "overhead": FAST,
                   **programs}
@@ -36,14 +43,17 @@ class Script(unittest.TestCase):
             at.mkdir(parents=True)
             (at / "cases").write_text("matrix='AllReduce Gather' worlds='SendRecv' process_worlds='SendRecv' left_out='*Some*'\n")
             for name, body in bodies.items():
-                program = at / f"gpu_{name}"
-                program.write_text(f"#!/bin/sh\n{body}\n")
-                program.chmod(program.stat().st_mode | stat.S_IXUSR)
-            done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments)
+                self.program(at / f"gpu_{name}", body)
+            # Neither this machine's torch nor its compute-sanitizer is asked.
+            tools = pathlib.Path(folder, "tools")
+            tools.mkdir()
+            for name, body in {"python3": "exit 1", "compute-sanitizer": 'shift 4; exec "$@"', "ldconfig": "echo ''"}.items():
+                self.program(tools / name, body)
+            done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments,
+                       path=f"{tools}:{os.environ['PATH']}", **variables or {})
             table = pathlib.Path(folder, "table.md")
             self.assertEqual(table.read_text() if table.exists() else done.stdout, done.stdout)
-            log = pathlib.Path(folder, "table.md.log")
-            done.log = log.read_text() if log.exists() else None
+            done.logs = {log.name: log.read_text() for log in pathlib.Path(folder, "table.md.logs").iterdir() if log.is_file()}
             return done
 
     def build(self, *arguments, **tools):
@@ -67,7 +77,7 @@ class Script(unittest.TestCase):
     def test_help_and_options(self):
         done = run("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        for option in ("--full", "--out", "--build", "--build-only", "--no-build", "--nccl", "--cuda"):
+        for option in ("--full", "--out", "--pack", "--build", "--build-only", "--no-build", "--nccl", "--cuda"):
             self.assertIn(option, done.stdout)
         for arguments, word in ((["--frobnicate"], "--frobnicate"), (["--out"], "--out needs a value")):
             done = run(*arguments)
@@ -95,8 +105,26 @@ class Script(unittest.TestCase):
         self.assertIn("missing: gtest", done.stderr)
 
     def test_the_libraries_are_those_that_were_named_then_those_of_the_toolkit(self):
-        done = self.with_programs("--nccl", "/n", "--cuda", "/c", about='echo "$LD_LIBRARY_PATH"; exit 77')
-        self.assertRegex(done.stdout, r"^/n/lib:/c/lib64:/c/lib:(.*:)?/usr/local/cuda/lib64\n$")
+        done = self.with_programs("--nccl", "/n", "--cuda", "/c", about='echo "$LD_LIBRARY_PATH"; exit 77', variables={"CUDA_HOME": "/t"})
+        self.assertRegex(done.stdout, r"^/n/lib:/c/lib64:/c/lib:(.*:)?/t/lib64:/t/lib(:.*)?\n$")
+
+    def test_a_library_that_is_nowhere_else_is_found_in_a_wheel(self):
+        with tempfile.TemporaryDirectory() as folder:
+            wheels = pathlib.Path(folder, "lib/python3.12/site-packages/nvidia")
+            for wheel, library in (("nccl", "libnccl.so.2"), ("cu13", "libcudart.so.13")):
+                (wheels / wheel / "lib").mkdir(parents=True)
+                (wheels / wheel / "lib" / library).touch()
+            variables = {"CUDA_HOME": "/t", "VIRTUAL_ENV": folder, "LD_LIBRARY_PATH": ""}
+            done = self.with_programs(about='echo "$LD_LIBRARY_PATH"; exit 77', variables=variables)
+            self.assertEqual(done.stdout, f"/t/lib64:/t/lib:{wheels}/nccl/lib:{wheels}/cu13/lib\n")
+            (wheels / "nccl/lib/libnccl.so.2").rename(pathlib.Path(folder, "libnccl.so.2"))
+            done = self.with_programs(about='echo "$LD_LIBRARY_PATH"; exit 77', variables={**variables, "LD_LIBRARY_PATH": folder})
+            self.assertEqual(done.stdout, f"{folder}:/t/lib64:/t/lib:{wheels}/cu13/lib\n")
+
+    def test_a_missing_library_is_no_missing_gpu_and_the_places_are_named(self):
+        done = self.with_programs(about="echo 'the GPU cannot be used: libnccl.so.2 cannot be loaded'; exit 69", variables={"CUDA_HOME": "/t"})
+        self.assertEqual(done.returncode, 69)
+        self.assertRegex(done.stdout, "(?s)libnccl.so.2 cannot be loaded\nlooked in:\n.*/t/lib64\n.*nvidia/.*--nccl DIR")
 
     def test_a_machine_whose_libraries_see_no_gpu_is_skipped(self):
         done = self.with_programs(about="echo 'no GPU: CUDA sees no device'; exit 77")
@@ -106,14 +134,18 @@ class Script(unittest.TestCase):
         done = self.with_programs()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("CUDA 13.0 (driver for 13.0), NCCL 2.28.9", done.stdout.splitlines()[0])
-        self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 cases"))
-        self.assertIsNone(done.log)
+        self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 of 12 cases"))
+        self.assertIn("uname -a", done.logs["inventory.txt"])
+        self.assertIn(done.logs["rows.md"], done.stdout)
+        self.assertEqual(done.logs["CUDA_graph__1_rank.0"], "ok\n")
         self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1"), ("not run", "NCCL 2.28.9: it takes 2.30"))
         self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
         self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "ok")
         self.assertEqual(self.result(done, "conformance of nccl, a device for each rank")[0], "not run")
-        self.assertEqual(self.result(done, "CUDA graph, 1 rank")[0], "ok")
-        self.assertIn("**bare NCCL, 1 rank**, 0 of 1 rows beyond 2 % and 1 µs of bare NCCL, 0 of them", done.stdout)
+        for name in ("CUDA graph, 1 rank", "abort while a graph is alive, 2 ranks on one device", "own kernels under racecheck, 2 ranks on one device"):
+            self.assertEqual(self.result(done, name)[0], "ok")
+        self.assertEqual(self.result(done, "control: torch, 2 ranks on one device, a distinct NCCL_HOSTID each")[0], "not run")
+        self.assertIn("**bare NCCL, 2 ranks on one device**, 0 of 1 rows beyond 2 % and 1 µs of bare NCCL, 0 of them", done.stdout)
         self.assertIn("| all_reduce | 8 B |", done.stdout)
 
     def test_a_piece_that_is_missing_is_not_built_and_never_ok(self):
@@ -124,14 +156,33 @@ class Script(unittest.TestCase):
         self.assertEqual(self.result(done, "CUDA graph, 1 rank"), ("not built", "not built: calls on a capturing stream"))
 
     def test_a_failed_case_is_named_and_fails_the_run(self):
-        failed = "echo '[  PASSED  ] 3 tests.'; echo '[  FAILED  ] Matrix/Gather.Rows/nccl_gpu_normal_w1, where x'; exit 1"
+        failed = f"{RUNNING}; echo '[  FAILED  ] Matrix/Gather.Rows/nccl_gpu_normal_w1, where x'; echo '[  FAILED  ] 1 test, listed'; exit 1"
         done = self.with_programs(conformance=failed)
         self.assertEqual(done.returncode, 1)
         result, detail = self.result(done, "conformance of nccl, 1 rank")
         self.assertEqual(result, "FAILED")
-        self.assertIn("Matrix/Gather.Rows/nccl_gpu_normal_w1", detail)
-        self.assertIn("==> threads.nccl_gpu.1\n", done.log)
-        self.assertIn("[  FAILED  ] Matrix/Gather.Rows", done.log)
+        self.assertEqual(detail, "status 1; Matrix/Gather.Rows/nccl_gpu_normal_w1")
+        self.assertIn("[  FAILED  ] Matrix/Gather.Rows", done.logs["conformance_of_nccl__1_rank"])
+
+    def test_the_end_of_the_time_is_no_failure_and_a_case_that_hangs_is_one(self):
+        name = "conformance of nccl, 1 rank"
+        for took, result, detail in ((59000, "ok", "1 of 12 cases, the time was up in A.b"), (1000, "FAILED", "1 of 12 cases; hung in A.b")):
+            # As timeout ends a program: its limit is 60 s.
+            ended = f"case $* in *nccl_gpu*) {RUNNING}; {OK.format(took)}; echo '[ RUN      ] A.b'; exit 124;; *) {PASSED};; esac"
+            done = self.with_programs(conformance=ended)
+            self.assertEqual(self.result(done, name), (result, detail))
+            self.assertEqual(done.returncode, 0 if result == "ok" else 1)
+
+    def test_that_the_time_was_up_for_one_rank_does_not_hide_that_another_one_crashed(self):
+        for crashed in (0, 1):
+            ended = f"{PASSED}; case $* in *Matrix/Gather*) [ $TUTTI_RANK = {crashed} ] && exit 139; exit 124;; esac"
+            done = self.with_programs(conformance_processes=ended)
+            self.assertIn("status 139", self.result(done, "conformance of nccl, 2 ranks on one device")[1])
+            self.assertEqual(done.returncode, 1)
+
+    def test_without_a_gpu_a_failure_of_the_host_is_still_a_failure(self):
+        failed = f"{RUNNING}; echo '[  FAILED  ] PoolAlone.X (1 ms)'; exit 1"
+        self.assertEqual(self.with_programs(about="echo 'no GPU: none'; exit 77", conformance=failed).returncode, 1)
 
     def test_one_rank_of_several_that_fails_is_enough(self):
         done = self.with_programs(conformance_processes=f"{PASSED}; case $* in *Matrix/Gather*) [ $TUTTI_RANK = 0 ];; esac")
@@ -153,20 +204,22 @@ class Script(unittest.TestCase):
         self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
 
     def test_each_rank_on_one_device_has_its_own_host_id(self):
-        own = f"[ \"$NCCL_HOSTID\" = tutti-$TUTTI_RANK ] && [ \"$NCCL_SOCKET_IFNAME\" = lo ] || exit 1; {PASSED}"
+        own = f"case $* in *nccl_gpu*) [ \"$NCCL_HOSTID\" = tutti-$TUTTI_RANK ] && [ \"$NCCL_SOCKET_IFNAME\" = lo ] || exit 1;; esac; {PASSED}"
         done = self.with_programs(conformance_processes=own)
         self.assertEqual(done.returncode, 0, done.stdout)
 
-    def test_a_call_that_is_too_slow_fails_and_its_row_is_shown(self):
+    def test_a_call_that_is_too_slow_fails_nothing_and_its_row_is_shown(self):
+        name = "bare NCCL, 2 ranks on one device"
         for overhead, only, rating in ((SLOW, 0, "SLOW"), (THREAD, 1, "SLOW beside blocking"), (f"{FAST}; {SLOW}; {THREAD}", 1, "SLOW")):
             rows = overhead.count("echo")
             with self.subTest(rating=rating, rows=rows):
-                done = self.with_programs(overhead=f"{overhead}; exit 1")
-                self.assertEqual(done.returncode, 1)
-                self.assertEqual(self.result(done, "bare NCCL, 1 rank")[0], "FAILED")
-                self.assertIn(f"**bare NCCL, 1 rank**, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
+                done = self.with_programs(overhead=overhead)
+                self.assertEqual((done.returncode, self.result(done, name)[0]), (0, "ok"))
+                self.assertIn(f"**{name}**, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
                               "where its communicator blocks:", done.stdout)
                 self.assertIn(f"| 4.00 | {rating} |", done.stdout)
+        done = self.with_programs(overhead=f"{FAST.replace('| ok |', '| WRONG: 7 elements |')}; exit 1")
+        self.assertEqual((done.returncode, self.result(done, name)[0]), (1, "FAILED"))
 
 
 if __name__ == "__main__":
