@@ -253,5 +253,28 @@ TEST_F(FromSources, UnknownSettingsAreNamed) {
                [] { (void)Settings::of("max_ctas=many"); });
 }
 
+TEST_F(FromSources, OtherSettingsOfARankAreRefusedOnEachWithBothSides) {
+  const auto store = make_memory_store();
+  const int made = calls("ncclCommInitRankConfig");
+  on_threads(3, [&](int rank) {
+    const std::string args = rank == 2 ? "priority=-1,cta_policy=2,net_name=Socket" : "max_ctas=8";
+    expect_error(Errc::mismatch,
+                 {"'max_ctas=8' on rank 0", "'cta_policy=2,net_name=Socket' on rank 2"},
+                 [&] { (void)make_backend(rank, 3, store, {.args = args}); });
+  });
+  EXPECT_EQ(calls("ncclCommInitRankConfig"), made);
+}
+
+TEST_F(FromSources, OrderAndPriorityOfSettingsMayDiffer) {
+  on_members(
+      2, [](int rank) { return rank; },
+      [](int rank, const std::shared_ptr<Store>& store) {
+        return make_group(
+            rank, 2, store,
+            {.args = rank == 0 ? "min_ctas=2,max_ctas=8" : "max_ctas=8,priority=-1,min_ctas=2"});
+      },
+      [](const Member& at) { at.group.barrier(); });
+}
+
 }  // namespace
 }  // namespace tutti::test::nccl_double
