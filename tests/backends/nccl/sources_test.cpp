@@ -140,6 +140,11 @@ TEST_F(FromSources, TheStoreIsAskedLessOftenInALargeWorld) {
   EXPECT_EQ(between_looks(0s, 64), 160ms);
   EXPECT_EQ(between_looks(2s, 64), 500ms);
   EXPECT_EQ(between_looks(1h, 1024), 1s);
+  using backend::nccl::collecting_time;  // The bounds in docs/nccl.md.
+  EXPECT_EQ(collecting_time(0s, 8), 80ms);
+  EXPECT_EQ(collecting_time(1h, 8), 1060ms);
+  EXPECT_EQ(collecting_time(1h, 400), 4s);
+  EXPECT_EQ(collecting_time(1h, 100'000), 4s);
 }
 
 TEST_F(FromSources, AnEndThatTakesLongIsNoAbort) {
