@@ -11,6 +11,7 @@
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
+#include "cuda/memory.hpp"
 #include "nccl/failure.hpp"
 #include "nccl/settings.hpp"
 #include "values/library.hpp"
@@ -215,6 +216,16 @@ TEST_F(FromSources, ScratchMemoryIsOfAPoolThatKeepsIt) {
   EXPECT_EQ(pool_attributes[cudaMemPoolAttrReleaseThreshold], UINT64_MAX);
   ASSERT_TRUE(pool_attributes.contains(cudaMemPoolReuseAllowInternalDependencies));
   EXPECT_EQ(pool_attributes[cudaMemPoolReuseAllowInternalDependencies], 0U);
+}
+
+TEST_F(FromSources, AScratchAllocationThatFailsNamesTheFunctionOfThePool) {
+  static auto full = cuda();
+  full.malloc_from_pool_async = [](void**, std::size_t, cudaMemPool_t, cudaStream_t) {
+    return cudaErrorMemoryAllocation;
+  };
+  Memory& memory = backend::cuda::scratch_memory(full, 0);
+  expect_error(Errc::resource_exhausted, {"cudaMallocFromPoolAsync", "256 bytes on cuda:0"},
+               [&] { (void)memory.allocate(256, {}); });
 }
 
 ncclConfig_t last_config{};
