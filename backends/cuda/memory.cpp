@@ -23,9 +23,9 @@ class CudaMemory : public Memory {
   void* allocate(std::size_t bytes, Stream stream) override {
     const DeviceScope scope(cuda_, index_);
     void* data = nullptr;
-    const auto code = take(&data, std::max<std::size_t>(bytes, 1), to_cuda(stream));
+    const auto [code, function] = take(&data, std::max<std::size_t>(bytes, 1), to_cuda(stream));
     if (code == cudaSuccess) return data;
-    const Error error = cuda_error(cuda_, code, "cudaMallocAsync");
+    const Error error = cuda_error(cuda_, code, function);
     throw Error(error.code(),
                 fmt::format("{} bytes on cuda:{}: {}", bytes, index_, error.message()));
   }
@@ -54,9 +54,13 @@ class CudaMemory : public Memory {
   }
 
  protected:
+  struct Taken {
+    cudaError_t code;
+    const char* function;  // Of CUDA, which returned the code.
+  };
   /// Requires a DeviceScope.
-  virtual cudaError_t take(void** data, std::size_t bytes, cudaStream_t stream) {
-    return cuda_.malloc_async(data, bytes, stream);
+  virtual Taken take(void** data, std::size_t bytes, cudaStream_t stream) {
+    return {cuda_.malloc_async(data, bytes, stream), "cudaMallocAsync"};
   }
   const CudaApi& cuda_;
   int index_;
@@ -78,9 +82,9 @@ class ScratchMemory final : public CudaMemory {
   using CudaMemory::CudaMemory;
 
  private:
-  cudaError_t take(void** data, std::size_t bytes, cudaStream_t stream) override {
+  Taken take(void** data, std::size_t bytes, cudaStream_t stream) override {
     std::call_once(made_, [this] { make_pool(); });
-    return cuda_.malloc_from_pool_async(data, bytes, pool_, stream);
+    return {cuda_.malloc_from_pool_async(data, bytes, pool_, stream), "cudaMallocFromPoolAsync"};
   }
   void make_pool() {
     // Another thread's capture would prohibit it.

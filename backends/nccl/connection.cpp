@@ -1,10 +1,13 @@
 #include "connection.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -75,6 +78,17 @@ void check_identity(const Gpu& gpu, const BackendInit& init, ncclComm_t comm) {
                     device, gpu.index());
 }
 
+/// @throws Error mismatch, the same on each rank, if the settings of two ranks differ.
+void require_equal(const std::vector<std::string>& settings, const std::string& group) {
+  const auto other =
+      std::ranges::find_if(settings, [&](const auto& one) { return one != settings[0]; });
+  if (other == settings.end()) return;
+  internal::failf(Errc::mismatch,
+                  "group '{}': the settings of backend 'nccl' are '{}' on rank 0 and '{}' on rank "
+                  "{}; they must be equal on all ranks, except for priority",
+                  group, settings[0], *other, other - settings.begin());
+}
+
 void warn_of_settings(const BackendInit& init) {
   if (is_one("NCCL_LAUNCH_ORDER_IMPLICIT"))
     init.logger(LogLevel::warning,
@@ -97,7 +111,8 @@ Connection::Connection(std::shared_ptr<Gpu> gpu, const BackendInit& init)
 void Connection::open(Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (init_.adopt) return adopt(limit);
-  (void)rendezvous_.exchange("nccl/here", std::string_view());
+  // NCCL may choose another algorithm for other settings, so ranks that differ would wait forever.
+  require_equal(rendezvous_.exchange("nccl/here", gpu_->settings().of_communicators()), init_.name);
   warn_of_settings(init_);
   const auto id = exchange_id();
   claim_ = claim_device(id, init_.device.index, init_.name, Features::of(gpu_->nccl()).version);
@@ -109,6 +124,13 @@ void Connection::open(Deadline limit) {
 void Connection::adopt(Deadline limit) {
   if (init_.adopt->communicator == nullptr)
     tutti::fail(Errc::invalid_argument, "the communicator to adopt is null");
+  if (const auto settings = gpu_->settings().of_communicators(); !settings.empty())
+    internal::failf(
+        Errc::invalid_argument,
+        "the communicator to adopt keeps the ncclConfig_t that it was made with, so the "
+        "settings '{}' of backend 'nccl' have no effect on it; make the communicator "
+        "with them, and leave only priority in GroupOptions::backend",
+        settings);
   const auto comm = static_cast<ncclComm_t>(init_.adopt->communicator);
   const auto& nccl = gpu_->nccl();
   // Before the rendezvous: no rank then uses a communicator that another rank refuses.

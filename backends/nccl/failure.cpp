@@ -20,6 +20,10 @@ std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age, int size) {
   return std::clamp<std::chrono::nanoseconds>(age / 4, first_look(size), rarest_look);
 }
 
+std::chrono::nanoseconds collecting_time(std::chrono::nanoseconds age, int size) {
+  return between_looks(age, size) + 3 * first_look(size);
+}
+
 void Failure::require_intact() const {
   if (is_broken()) throw internal::broken(*cause());
 }
@@ -40,9 +44,7 @@ void Failure::fail_late(const Op& op, const Call& call, Clock::time_point since)
   const Error mine = internal::call_error(Errc::timeout, init_.name, {&op, 1}, call,
                                           pair ? op.peer : init_.rank, text);
   if (pair || init_.size == 1) return fail(mine);
-  // The peers need this time to poll the store once.
-  fail_late(mine, status_of(op, call),
-            between_looks(Clock::now() - since, init_.size) + 3 * first_look(init_.size));
+  fail_late(mine, status_of(op, call), collecting_time(Clock::now() - since, init_.size));
 }
 
 void Failure::fail_late(const Error& mine, const internal::Status& status,

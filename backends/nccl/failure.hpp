@@ -23,6 +23,9 @@ constexpr std::chrono::seconds rarest_look{1};
 std::chrono::nanoseconds first_look(int size);
 /// The time between two polls for a call of this age.
 std::chrono::nanoseconds between_looks(std::chrono::nanoseconds age, int size);
+/// The time for which a rank whose call of this age is late collects the status of its peers: they
+/// need it to poll the store once. At most 4 s.
+std::chrono::nanoseconds collecting_time(std::chrono::nanoseconds age, int size);
 
 /// The failure of a group: the cause, and the errors of the calls that it ends. All parts of a
 /// group report failures here. Called from any thread.

@@ -1,5 +1,6 @@
 #include "launcher.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -97,7 +98,11 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     relaxed.emplace(gpu_->cuda());
   }
   await(state->limit());  // Until the previous call has been queued.
-  if (captured) communicator_->hold_by_graph(to_cuda(state->call().stream));
+  const auto is_of_nccl = [&](const Op& op) {
+    return needs_nccl(op, init_.size, state->call().order_fixed);
+  };
+  if (captured && std::ranges::any_of(ops, is_of_nccl))
+    communicator_->hold_by_graph(to_cuda(state->call().stream));
   auto turn = gpu_->turn(state->limit());
   {
     const auto& call = state->call();

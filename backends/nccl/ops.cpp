@@ -149,8 +149,16 @@ bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept {
           choose_gather(op.rows, size, row_bytes_of(op)) == GatherAlgorithm::padded);
 }
 
+bool needs_nccl(const Op& op, int size, bool order_fixed) noexcept {
+  return size > 1 ||
+         (op.reduce.kind == ReduceOp::Kind::premul_sum && !needs_kernels(op, size, order_fixed));
+}
+
 Lowering::Lowering(const OpContext& context, const Op& op, bool order_fixed)
-    : context_(context), op_(op), row_bytes_(row_bytes_of(op)) {
+    : context_(context),
+      op_(op),
+      needs_nccl_(nccl::needs_nccl(op, context.size, order_fixed)),
+      row_bytes_(row_bytes_of(op)) {
   if (needs_kernels(op, context.size, order_fixed))
     folding_.emplace(context, op);
   else if (op.kind == Operation::all_gather)

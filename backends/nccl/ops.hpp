@@ -33,6 +33,10 @@ bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 /// kernel (copies out of the scratch memory).
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 
+/// False for an operation that a group of one rank computes without NCCL: all but a scaling by
+/// NCCL.
+bool needs_nccl(const Op& op, int size, bool order_fixed) noexcept;
+
 /// One collective as NCCL calls in one or more ncclGroups, which all operations of a call share.
 /// For each ncclGroup, call before() outside of it and then inside() within it; call after() when
 /// the last ncclGroup has been queued. The number of ncclGroups is equal on all ranks.
@@ -41,8 +45,7 @@ class Lowering {
   Lowering(const OpContext& context, const Op& op, bool order_fixed);
 
   int groups() const noexcept { return folding_ ? folding_->groups() : 1; }
-  /// False for a group of one rank, for which inside() copies, unless NCCL scales.
-  bool needs_nccl() const noexcept { return context_.size > 1 || made_op_; }
+  bool needs_nccl() const noexcept { return needs_nccl_; }
   void before(int group, ncclComm_t comm);
   void inside(int group, ncclComm_t comm);
   void after(ncclComm_t comm);
@@ -66,6 +69,7 @@ class Lowering {
   OpContext context_;
   Op op_;
   std::optional<Folding> folding_;  // If set, it computes the operation.
+  bool needs_nccl_;
   GatherAlgorithm algorithm_ = GatherAlgorithm::equal;
   std::size_t row_bytes_ = 0;
   Scratch scratch_;

@@ -2,15 +2,27 @@
 
 #include <algorithm>
 #include <charconv>
-#include <utility>
+
+#include <fmt/format.h>
 
 #include "values/fail.hpp"
 
 namespace tutti::backend::nccl {
 namespace {
 
-constexpr bool has_traffic_class = NCCL_VERSION_CODE >= NCCL_VERSION(2, 25, 0);
+constexpr bool has_traffic_class = NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0);
 constexpr bool has_cta_policy = NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0);
+
+struct Integer {
+  std::string_view name;
+  int Settings::*field;
+};
+constexpr Integer integers[] = {{"min_ctas", &Settings::min_ctas},
+                                {"max_ctas", &Settings::max_ctas},
+                                {"cga_cluster_size", &Settings::cga_cluster_size},
+                                {"traffic_class", &Settings::traffic_class},
+                                {"cta_policy", &Settings::cta_policy},
+                                {"priority", &Settings::priority}};
 
 int setting_value(std::string_view name, std::string_view text) {
   int value = 0;
@@ -27,13 +39,6 @@ int setting_value(std::string_view name, std::string_view text) {
 
 Settings Settings::of(std::string_view text) {
   Settings made;
-  const std::pair<std::string_view, int*> integers[] = {
-      {"min_ctas", &made.min_ctas},
-      {"max_ctas", &made.max_ctas},
-      {"cga_cluster_size", &made.cga_cluster_size},
-      {"traffic_class", &made.traffic_class},
-      {"cta_policy", &made.cta_policy},
-      {"priority", &made.priority}};
   while (!text.empty()) {
     const auto one = text.substr(0, text.find(','));
     text.remove_prefix(std::min(one.size() + 1, text.size()));
@@ -44,8 +49,8 @@ Settings Settings::of(std::string_view text) {
       continue;
     }
     int* found = nullptr;
-    for (const auto& [known, to] : integers)
-      if (known == name) found = to;
+    for (const auto& known : integers)
+      if (known.name == name) found = &(made.*known.field);
     if (found == nullptr)
       internal::failf(Errc::invalid_argument,
                       "backend 'nccl' has no setting '{}'; it has min_ctas, max_ctas, "
@@ -61,6 +66,17 @@ Settings Settings::of(std::string_view text) {
   return made;
 }
 
+std::string Settings::of_communicators() const {
+  std::string text;
+  for (const auto& known : integers) {
+    const int value = this->*known.field;
+    if (known.field == &Settings::priority || value == NCCL_CONFIG_UNDEF_INT) continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : ",", known.name, value);
+  }
+  if (!net_name.empty()) text += fmt::format("{}net_name={}", text.empty() ? "" : ",", net_name);
+  return text;
+}
+
 ncclConfig_t Settings::config() const {
   ncclConfig_t made = NCCL_CONFIG_INITIALIZER;
   made.blocking = 0;
@@ -68,7 +84,7 @@ ncclConfig_t Settings::config() const {
   made.maxCTAs = max_ctas;
   made.cgaClusterSize = cga_cluster_size;
   if (!net_name.empty()) made.netName = net_name.c_str();
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 25, 0)
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0)
   made.trafficClass = traffic_class;
 #endif
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)

@@ -22,6 +22,9 @@ struct Settings {
   /// Of "max_ctas=8,priority=-1". @throws Error invalid_argument for an unknown name or a value
   /// that is no integer; unsupported if the nccl.h of the build lacks the setting.
   static Settings of(std::string_view text);
+  /// The settings of the communicators, as of() reads them: without the stream's priority, in one
+  /// order. Empty if there are none.
+  std::string of_communicators() const;
   /// A non-blocking communicator with these settings. The result points to this object.
   ncclConfig_t config() const;
 };

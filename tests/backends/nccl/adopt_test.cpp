@@ -138,6 +138,24 @@ TEST_F(Adopting, AnotherDeviceIsRefusedWithBothSides) {
   });
 }
 
+TEST_F(Adopting, SettingsOfACommunicatorAreRefusedByName) {
+  const auto store = make_memory_store();
+  on_bare_ranks(size, [&](BareRank& at) {
+    BackendInit init = init_of(at, store);
+    init.args = "priority=-1,max_ctas=8";
+    expect_error(Errc::invalid_argument, {"to adopt", "'max_ctas=8'", "ncclConfig_t"},
+                 [&] { make(init); });
+    init.args = "priority=-1";
+    init.store = make_prefix_store(store, "again/");
+    {
+      ProcessGroup group = make(init);
+      expect_sum(group, at);
+    }
+    expect_still_usable(at);
+    end(at);
+  });
+}
+
 TEST_F(Adopting, ARankThatRefusesIsHeardByTheOthersBeforeTheyUseTheirs) {
   const auto store = make_memory_store();
   on_bare_ranks(size, [&](BareRank& at) {

@@ -306,6 +306,28 @@ TEST_F(Captured, AGroupThatEndsBeforeItsGraphsFreesItsCommunicatorWithTheLastOne
   EXPECT_EQ(calls("ncclCommAbort"), aborted);
 }
 
+// Its captured calls are copies, unless NCCL scales.
+TEST_F(Captured, AGroupOfOneRankWarnsOfTheGraphsThatHoldItsCommunicator) {
+  for (const bool scales : {false, true}) {
+    const auto reduce = scales ? ReduceOp::premul(2) : ReduceOp::sum;
+    std::string log;
+    Graph graph;
+    const int destroyed = calls("ncclCommDestroy");
+    on_groups(1,
+              [&](const Member& at) {
+                const TensorView array = at.make();
+                graph = capture(
+                    at, [&] { at.group.all_reduce(array, reduce, {.stream = at.stream()}); });
+                at.free(array);
+              },
+              {.logger = [&](LogLevel, std::string_view text) { log += text; }});
+    EXPECT_EQ(log.find("ends before the CUDA graphs") != std::string::npos, scales) << log;
+    graph.reset();
+    const auto limit = Deadline::after(5s);
+    while (calls("ncclCommDestroy") == destroyed && !limit.expired()) std::this_thread::yield();
+  }
+}
+
 // The call is inside NCCL, which waits for a rank that makes no call.
 TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
   RankBarrier barrier(2);

@@ -57,6 +57,7 @@ struct GroupSetup {
   backend::nccl::Apis apis = nccl_double::apis();
   std::chrono::nanoseconds dead_after{};
   std::string args{};
+  Logger logger = [](LogLevel, std::string_view) {};
 };
 
 /// Makes the backend of one rank; blocks until all ranks have joined.
@@ -71,7 +72,7 @@ inline std::unique_ptr<Backend> make_backend(int rank, int size,
                                    .args = setup.args,
                                    .device = {DeviceType::cuda, rank},
                                    .timeout = setup.timeout,
-                                   .logger = [](LogLevel, std::string_view) {},
+                                   .logger = setup.logger,
                                    .dead_after = setup.dead_after},
                                   setup.apis);
 }

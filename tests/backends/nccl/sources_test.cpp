@@ -11,6 +11,7 @@
 
 #include "backends/nccl/groups.hpp"
 #include "cuda/device.hpp"
+#include "cuda/memory.hpp"
 #include "nccl/failure.hpp"
 #include "nccl/settings.hpp"
 #include "values/library.hpp"
@@ -140,6 +141,11 @@ TEST_F(FromSources, TheStoreIsAskedLessOftenInALargeWorld) {
   EXPECT_EQ(between_looks(0s, 64), 160ms);
   EXPECT_EQ(between_looks(2s, 64), 500ms);
   EXPECT_EQ(between_looks(1h, 1024), 1s);
+  using backend::nccl::collecting_time;  // The bounds in docs/nccl.md.
+  EXPECT_EQ(collecting_time(0s, 8), 80ms);
+  EXPECT_EQ(collecting_time(1h, 8), 1060ms);
+  EXPECT_EQ(collecting_time(1h, 400), 4s);
+  EXPECT_EQ(collecting_time(1h, 100'000), 4s);
 }
 
 TEST_F(FromSources, AnEndThatTakesLongIsNoAbort) {
@@ -212,6 +218,16 @@ TEST_F(FromSources, ScratchMemoryIsOfAPoolThatKeepsIt) {
   EXPECT_EQ(pool_attributes[cudaMemPoolReuseAllowInternalDependencies], 0U);
 }
 
+TEST_F(FromSources, AScratchAllocationThatFailsNamesTheFunctionOfThePool) {
+  static auto full = cuda();
+  full.malloc_from_pool_async = [](void**, std::size_t, cudaMemPool_t, cudaStream_t) {
+    return cudaErrorMemoryAllocation;
+  };
+  Memory& memory = backend::cuda::scratch_memory(full, 0);
+  expect_error(Errc::resource_exhausted, {"cudaMallocFromPoolAsync", "256 bytes on cuda:0"},
+               [&] { (void)memory.allocate(256, {}); });
+}
+
 ncclConfig_t last_config{};
 int last_priority = 0;
 
@@ -251,6 +267,29 @@ TEST_F(FromSources, UnknownSettingsAreNamed) {
                [] { (void)Settings::of("max_ctas=8,most_ctas=3"); });
   expect_error(Errc::invalid_argument, {"'max_ctas'", "'many'", "integer"},
                [] { (void)Settings::of("max_ctas=many"); });
+}
+
+TEST_F(FromSources, OtherSettingsOfARankAreRefusedOnEachWithBothSides) {
+  const auto store = make_memory_store();
+  const int made = calls("ncclCommInitRankConfig");
+  on_threads(3, [&](int rank) {
+    const std::string args = rank == 2 ? "priority=-1,cta_policy=2,net_name=Socket" : "max_ctas=8";
+    expect_error(Errc::mismatch,
+                 {"'max_ctas=8' on rank 0", "'cta_policy=2,net_name=Socket' on rank 2"},
+                 [&] { (void)make_backend(rank, 3, store, {.args = args}); });
+  });
+  EXPECT_EQ(calls("ncclCommInitRankConfig"), made);
+}
+
+TEST_F(FromSources, OrderAndPriorityOfSettingsMayDiffer) {
+  on_members(
+      2, [](int rank) { return rank; },
+      [](int rank, const std::shared_ptr<Store>& store) {
+        return make_group(
+            rank, 2, store,
+            {.args = rank == 0 ? "min_ctas=2,max_ctas=8" : "max_ctas=8,priority=-1,min_ctas=2"});
+      },
+      [](const Member& at) { at.group.barrier(); });
 }
 
 }  // namespace
