@@ -70,10 +70,11 @@ std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const R
                                   bool in_time) {
   const bool can = on_host(group.memory()) && group.supports(Operation::send, DType::u8) &&
                    group.supports(Operation::recv, DType::u8);
-  if (!can || group.size() < 3 || group.size() > most_compared_ranks || agree(group, in_time ? 1 : 0) == 0) return {};
-  const LinkTiming timing{.passes = 2,
-                          .each = std::chrono::milliseconds(1),
-                          .budget = std::chrono::seconds(2)};
+  if (!can || group.size() < 3 || group.size() > most_compared_ranks ||
+      agree(group, in_time ? 1 : 0) == 0)
+    return {};
+  const LinkTiming timing{
+      .passes = 2, .each = std::chrono::milliseconds(1), .budget = std::chrono::seconds(2)};
   return measure_links(group, control, recorder != nullptr ? recorder->world() : World{}, timing)
       .slow;
 }
@@ -81,10 +82,11 @@ std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const R
 /// Everything that must be equal on all ranks.
 std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks) {
   const Timing& timing = options.timing;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", plan.fingerprint(ranks), static_cast<int>(timing.mode),
-                     timing.iters.value_or(0), timing.warmup.value_or(-1), static_cast<int>(timing.rank_agg),
-                     static_cast<int>(timing.check), timing.seed, timing.aggregate, timing.overlap, options.watch,
-                     options.cold);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", plan.fingerprint(ranks),
+                     static_cast<int>(timing.mode), timing.iters.value_or(0),
+                     timing.warmup.value_or(-1), static_cast<int>(timing.rank_agg),
+                     static_cast<int>(timing.check), timing.seed, timing.aggregate, timing.overlap,
+                     options.watch, options.cold);
 }
 
 /// Runs the whole plan on one rank. `recorder` is null on ranks other than 0.
@@ -177,10 +179,10 @@ class OnSignal {
 
   void operator()(int signal) {
     // Ignores a SIGINT soon after the last one: a terminal and a launcher may both forward the same
-    // Ctrl-C.
+    // Ctrl-C. Shorter than the time after which `tutti run` forwards a second one (again_time).
     const auto now = Clock::now();
     const bool again = interrupt_.asked();
-    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(100)) return;
+    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(50)) return;
     last_ = now;
     bool going_on = false;
     if (signal == SIGINT && !again) {
