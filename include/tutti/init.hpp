@@ -33,12 +33,13 @@ ProcessGroup init(const InitOptions& options = {});
 /// ClusterInfo::hosts_store is set; then the release of rank 0's last reference waits up to 10
 /// seconds for the other ranks to leave. A store that rank 0 hosts without a token listens on
 /// loopback alone, where ranks of one host connect, unless ClusterInfo::open_store is set. Without
-/// an address the ranks of a launcher with PMI-1 exchange one, and a new token, through the
-/// launcher's key-value space: every rank has to call, and waits for the others.
+/// an address the ranks of several hosts of a launcher with PMI-1 or PMIx exchange one, and a new
+/// token, through the launcher's key-value space: every rank has to call, and waits for the others.
 /// @throws Error invalid_argument without a known address, if another program answers, or if ranks
 ///         of several hosts have neither a token nor open_store (on every rank); timeout without an
-///         answer, backend if rank 0's port is taken, and errors of StoreToken::read() and
-///         open_store().
+///         answer, backend if rank 0's port is taken or the launcher's key-value space fails,
+///         unsupported if that space cannot be used, mismatch if it holds the text of another
+///         version, and errors of StoreToken::read() and open_store().
 std::shared_ptr<Store> open_cluster_store(
     const ClusterInfo& info, std::chrono::nanoseconds timeout = std::chrono::minutes(5));
 

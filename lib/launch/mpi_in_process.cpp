@@ -4,8 +4,9 @@
 #include <link.h>
 
 #include <cstddef>
+#include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "values/fail.hpp"
 
@@ -16,19 +17,23 @@ namespace {
 /// Python may have loaded for itself.
 void* find_in_mpi(const char* name) {
   if (void* found = ::dlsym(RTLD_DEFAULT, name)) return found;
-  std::pair<const char*, void*> search{name, nullptr};
+  std::vector<std::string> libraries;
   const auto visit = [](dl_phdr_info* object, std::size_t, void* data) {
-    auto& [wanted, found] = *static_cast<std::pair<const char*, void*>*>(data);
     const std::string_view path = object->dlpi_name;
-    if (!path.substr(path.rfind('/') + 1).starts_with("libmpi")) return 0;
-    void* library = ::dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    if (library == nullptr) return 0;
-    found = ::dlsym(library, wanted);
-    ::dlclose(library);
-    return found == nullptr ? 0 : 1;
+    if (path.substr(path.rfind('/') + 1).starts_with("libmpi"))
+      static_cast<std::vector<std::string>*>(data)->emplace_back(path);
+    return 0;
   };
-  ::dl_iterate_phdr(visit, &search);
-  return search.second;
+  // It holds a lock of the linker, under which dlopen could wait for another thread's dlopen.
+  ::dl_iterate_phdr(visit, &libraries);
+  for (const auto& path : libraries) {
+    void* library = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) continue;
+    void* found = ::dlsym(library, name);
+    ::dlclose(library);
+    if (found != nullptr) return found;
+  }
+  return nullptr;
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ class PmiConnection final : public KeyValueSpace {
   std::string get(const std::string& key) override;
 
  private:
-  /// Sends a command and returns the answer's fields. Refuses an answer that does not begin with
-  /// cmd=`expected`, or that reports an error.
+  /// Sends a command and returns the answer's fields. Refuses an answer without cmd=`expected`,
+  /// or that reports an error.
   std::string ask(std::string_view command, std::string_view expected);
   std::string read_line(std::string_view command);
 

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -37,6 +39,7 @@ struct PmixValue {
 static_assert(sizeof(PmixValue) == 32 && offsetof(PmixValue, text) == 8);
 
 constexpr std::uint16_t pmix_string = 3;
+constexpr int pmix_operation_succeeded = -157;
 constexpr std::uint8_t pmix_global = 3;  // For ranks of this host and of the others.
 
 /// The result of a fence, which the callback shares with a rank that may have given up.
@@ -70,13 +73,13 @@ const PmixConnection::Api& PmixConnection::api() {
   static const Api loaded = [] {
     // The launcher's own library, which is not always in the path of the linker.
     const char* prefix = std::getenv("PMIX_PREFIX");
-    if (prefix == nullptr) prefix = std::getenv("OPAL_PREFIX");
-    const auto in_prefix = [prefix](const char* path) {
-      return prefix == nullptr ? std::string("libpmix.so.2") : fmt::format("{}/{}", prefix, path);
-    };
-    const auto beside = in_prefix("lib/libpmix.so.2");
-    const auto below = in_prefix("lib/openmpi/libpmix.so.2");
-    const Library library({beside.c_str(), below.c_str(), "libpmix.so.2"}, instead);
+    if (prefix == nullptr || *prefix == '\0') prefix = std::getenv("OPAL_PREFIX");
+    const std::string folder = prefix == nullptr ? "" : prefix;
+    const auto beside = folder + "/lib/libpmix.so.2";
+    const auto below = folder + "/lib/openmpi/libpmix.so.2";
+    std::vector<const char*> names{"libpmix.so.2"};
+    if (!folder.empty()) names.insert(names.begin(), {beside.c_str(), below.c_str()});
+    const Library library(names, instead);
     Api api;
     library.load(api.init, "PMIx_Init");
     library.load(api.finalize, "PMIx_Finalize");
@@ -125,7 +128,9 @@ void PmixConnection::put(const std::string& key, const std::string& value) {
 void PmixConnection::wait_for_all() {
   const auto fence = std::make_shared<Fence>();
   auto shared = std::make_unique<std::shared_ptr<Fence>>(fence);
-  check(api().fence(nullptr, 0, nullptr, 0, fence_done, shared.get()), "PMIx_Fence_nb");
+  const int begun = api().fence(nullptr, 0, nullptr, 0, fence_done, shared.get());
+  if (begun == pmix_operation_succeeded) return;  // At once, without the callback.
+  check(begun, "PMIx_Fence_nb");
   (void)shared.release();  // The callback has it.
   std::unique_lock lock(fence->mutex);
   const auto done = [&fence] { return fence->status.has_value(); };

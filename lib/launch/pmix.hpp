@@ -9,8 +9,8 @@
 namespace tutti::internal {
 
 /// The key-value space of launchers with PMIx (Open MPI, PRRTE), through the launcher's own
-/// libpmix, which is loaded at run time. PMIx counts its users: MPI may use it before, meanwhile
-/// and later.
+/// libpmix, which is loaded at run time. PMIx counts its users: MPI may use it meanwhile, but
+/// not initialise it after its last user has left. The deadline limits the fence alone.
 class PmixConnection final : public KeyValueSpace {
  public:
   /// The value of PMIX_NAMESPACE; empty: the launcher has no PMIx.

@@ -92,8 +92,14 @@ std::vector<std::string> addresses_for_others() {
 /// "tutti1,PORT,TOKEN,ADDRESS,..." with as many addresses as fit.
 std::string to_text(const PublishedStore& store, std::size_t most_letters) {
   std::string text = fmt::format("{},{},{}", published_form, store.port, store.token.text());
+  const auto bare = text.size();
   for (const auto& address : store.addresses)
     if (text.size() + 1 + address.size() <= most_letters) text += "," + address;
+  if (text.size() == bare && !store.addresses.empty())
+    failf(Errc::unsupported,
+          "the launcher's key-value space takes values of {} letters, but the place of the store "
+          "has {} without an address; set TUTTI_STORE, or MASTER_ADDR and MASTER_PORT",
+          most_letters, bare);
   return text;
 }
 
@@ -119,26 +125,28 @@ PublishedStore from_text(std::string_view text) {
 
 /// Connects to the first address that answers.
 std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreIdentity& identity,
-                                      std::chrono::nanoseconds timeout) {
-  const auto deadline = Deadline::after(timeout);
+                                      std::chrono::nanoseconds timeout, const Deadline& deadline) {
   std::string failures;
+  auto last = Errc::timeout;
   bool may_answer_later = true;
   do {
     failures.clear();
     may_answer_later = false;
     for (const auto& address : place.addresses) {
       try {
-        const auto slice = std::min<std::chrono::nanoseconds>(address_timeout, timeout);
+        const auto slice = std::clamp<std::chrono::nanoseconds>(
+            deadline.remaining(), std::chrono::milliseconds(100), address_timeout);
         (void)make_tcp_store(address, place.port, slice, identity);
         // Again with a longer timeout, which limits the calls.
         return make_tcp_store(address, place.port, timeout, identity);
       } catch (const Error& error) {
-        may_answer_later = may_answer_later || error.code() == Errc::timeout;
+        last = error.code();
+        may_answer_later = may_answer_later || last == Errc::timeout;
         failures += fmt::format("; {}: {}", address, error.message());
       }
     }
   } while (may_answer_later && !deadline.expired());
-  failf(Errc::timeout,
+  failf(may_answer_later ? Errc::timeout : last,
         "rank {} of {} cannot reach the store of rank 0, port {}{}; let TCP connections to rank "
         "0's host pass, or set TUTTI_STORE to an address that every rank reaches",
         identity.rank, identity.size, place.port, failures);
@@ -178,20 +186,28 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
   PublishedStore place;
   std::exception_ptr failure;
   if (hosted != nullptr) {
+    const auto publish = [&launcher](const PublishedStore& published) {
+      launcher->put(published_key, to_text(published, launcher->most_letters()));
+    };
     try {
       place.token = token || !StoreToken::available() ? token : StoreToken::random();
       place.addresses = addresses_for_others();
       host(*hosted, info, place);
-    } catch (const Error&) {
+      // The token of a file stays in the file.
+      publish({place.port, token ? StoreToken() : place.token, place.addresses});
+    } catch (...) {
       failure = std::current_exception();
-      place = {};
+      try {
+        publish({});
+      } catch (...) {  // The others find no text.
+      }
     }
-    // The token of a file stays in the file.
-    launcher->put(published_key,
-                  to_text({place.port, token ? StoreToken() : place.token, place.addresses},
-                          launcher->most_letters()));
   }
-  launcher->wait_for_all();
+  try {
+    launcher->wait_for_all();  // Even after a failure: the others wait there.
+  } catch (...) {
+    if (!failure) throw;
+  }
   if (failure) std::rethrow_exception(failure);
   if (hosted == nullptr) {
     place = from_text(launcher->get(published_key));
@@ -205,7 +221,10 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
 bool can_publish_store(const ClusterInfo& info) {
   const bool has_space = (info.launcher == "PMI" && !PmiConnection::given().empty()) ||
                          (info.launcher == "Open MPI" && !PmixConnection::given().empty());
-  return info.store.empty() && info.size > 1 && info.of_ranks && has_space;
+  // Ranks of one host find each other by the launcher's process. A rank that does not see it, as
+  // under sudo, must not wait in the exchange for the others.
+  return info.store.empty() && info.size > 1 && info.local_size != info.size && info.of_ranks &&
+         has_space;
 }
 
 std::shared_ptr<Store> open_published_store(const ClusterInfo& info,
@@ -216,6 +235,7 @@ std::shared_ptr<Store> open_published_store(const ClusterInfo& info,
           "tutti was built without OpenSSL; set TUTTI_STORE_OPEN=1 if only trusted programs reach "
           "this network",
           info.size);
+  const auto deadline = Deadline::after(timeout);
   const auto token = info.token_file.empty() ? StoreToken() : StoreToken::read(info.token_file);
   auto& exchange = exchange_of_this_process();
   const std::lock_guard lock(exchange.mutex);
@@ -223,7 +243,7 @@ std::shared_ptr<Store> open_published_store(const ClusterInfo& info,
   const bool hosts = info.rank == 0 && hosted == nullptr;
   if (hosts) hosted = std::make_shared<HostedStore>();
   if (!exchange.place)
-    exchange.place = exchange_place(info, token, hosted.get(), Deadline::after(timeout));
+    exchange.place = exchange_place(info, token, hosted.get(), deadline);
   else if (hosts)
     host(*hosted, info, *exchange.place);
   const auto& place = *exchange.place;
@@ -233,7 +253,7 @@ std::shared_ptr<Store> open_published_store(const ClusterInfo& info,
                                 .generation = info.generation,
                                 .rank = info.rank,
                                 .size = info.size},
-                               timeout);
+                               timeout, deadline);
   if (hosted == nullptr) return client;
   exchange.hosted = hosted;
   using Both = std::pair<std::shared_ptr<HostedStore>, std::shared_ptr<Store>>;

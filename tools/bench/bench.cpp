@@ -169,10 +169,10 @@ class OnSignal {
 
   void operator()(int signal) {
     // Ignores a SIGINT soon after the last one: a terminal and a launcher may both forward the same
-    // Ctrl-C.
+    // Ctrl-C. Shorter than the time after which `tutti run` forwards a second one (again_time).
     const auto now = Clock::now();
     const bool again = interrupt_.asked();
-    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(100)) return;
+    if (again && signal == SIGINT && now - last_ < std::chrono::milliseconds(50)) return;
     last_ = now;
     bool going_on = false;
     if (signal == SIGINT && !again) {

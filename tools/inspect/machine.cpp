@@ -72,7 +72,8 @@ void check_variables(Checkup& checkup) {
   for (const auto& entry : ours) {
     const std::string& name = entry.first;
     const bool stray = std::ranges::any_of(strays, [&name](const std::string& sentence) {
-      return sentence.find(" " + name) != std::string::npos;
+      // The name ends the sentence, or the suggestion of another name follows.
+      return (sentence + ';').find(" " + name + ';') != std::string::npos;
     });
     if (!stray && std::ranges::find(of_a_host, name) == of_a_host.end())
       checkup.facts.push_back({name.starts_with("TUTTI_") ? problem : warning, name, entry.second});

@@ -1,9 +1,12 @@
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -18,6 +21,9 @@
 
 namespace tutti::tool {
 namespace {
+
+/// Longer than the timeout of the threads' group.
+constexpr auto most_time = std::chrono::seconds(30);
 
 /// The failure of two threads that reduce an array; empty after success.
 std::string reduce_in_threads(const BackendEntry& entry) {
@@ -35,14 +41,15 @@ std::string reduce_in_threads(const BackendEntry& entry) {
   return {};
 }
 
-/// The same in a child without stderr: libraries print warnings, and UCX ends a process that lacks
-/// descriptors.
+/// The same in a child without stdout and stderr: libraries print warnings, and UCX ends a process
+/// that lacks descriptors. The time is limited, because a driver may not answer.
 std::string try_backend(const BackendEntry& entry) {
   auto [reader, writer] = make_pipe();
   const pid_t child = ::fork();
   if (child < 0) return fmt::format("cannot start a process: {}", std::strerror(errno));
   if (child == 0) {
     const Descriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    ::dup2(nowhere.get(), STDOUT_FILENO);
     ::dup2(nowhere.get(), STDERR_FILENO);
     std::string failure;
     try {
@@ -56,10 +63,24 @@ std::string try_backend(const BackendEntry& entry) {
   writer.close();
   std::string failure;
   std::array<char, 4096> bytes{};
-  for (ssize_t n = 0; (n = ::read(reader.get(), bytes.data(), bytes.size())) > 0;)
+  const auto end = std::chrono::steady_clock::now() + most_time;
+  bool in_time = false;
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    pollfd readable{.fd = reader.get(), .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&readable, 1, std::max(0, static_cast<int>(left.count())));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) break;
+    const auto n = ::read(reader.get(), bytes.data(), bytes.size());
+    in_time = n == 0;
+    if (n <= 0) break;
     failure.append(bytes.data(), static_cast<std::size_t>(n));
+  }
+  if (!in_time) ::kill(child, SIGKILL);
   int status = 0;
   ::waitpid(child, &status, 0);
+  if (!in_time) return fmt::format("they did not end within {} s", most_time.count());
   if (WIFSIGNALED(status))
     return fmt::format("the process was ended by signal {} ({})", WTERMSIG(status),
                        ::strsignal(WTERMSIG(status)));

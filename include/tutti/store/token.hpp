@@ -12,9 +12,10 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 /// The secret of a job: a StoreServer that has one admits only clients that prove that they have
-/// the same one, and proves it to them. The secret itself is never sent. A text of 32 to 4096
-/// bytes. A value type; copies share the text, which is erased from memory with the last of them.
-/// docs/security.md has the handshake.
+/// the same one, and proves it to them. The handshake never sends the secret itself; without a
+/// token file, ranks of several hosts exchange one through the launcher's key-value space. A text
+/// of 32 to 4096 bytes. A value type; copies share the text, which is erased from memory with the
+/// last of them. docs/security.md has the handshake.
 class StoreToken {
  public:
   StoreToken() = default;  ///< No token.

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 TUTTI = PROGRAM = MPI_DOUBLE = PMIX_DOUBLE = ""
@@ -194,6 +195,15 @@ class Server(unittest.TestCase):
                                 "uses MPI.*between MPI_Init and MPI_Finalize")
             self.assertEqual(launcher.commands, [])
 
+    def test_ranks_of_one_host_that_do_not_see_the_launcher_are_refused(self):
+        alone = ["unshare", "--pid", "--fork", "--mount-proc"]   # The shell is process 1.
+        if subprocess.run([*alone, "true"], capture_output=True).returncode:
+            self.skipTest("no PID namespaces here")
+        launcher = Launcher(2)
+        ends = launcher.run(*alone, "sh", "-c", '"$0" bench --timeout 2s; exit $?', TUTTI, MPI_LOCALNRANKS="2")
+        self.assert_refused(ends, "2 ranks need a store to find each other, and PMI gives no address")
+        self.assertEqual(launcher.commands, [])
+
     def test_rank_0_that_cannot_host_ends_the_others(self):
         with tempfile.NamedTemporaryFile("w") as token:
             token.write(secrets.token_hex(32))
@@ -202,6 +212,21 @@ class Server(unittest.TestCase):
             ends = Launcher(2).run("bash", "-c", command, PROGRAM)
         self.assert_refused(ends[1:], "rank 0 cannot host the store")
         self.assert_refused(ends[:1], "store|descriptor|files")
+
+
+    def test_a_text_that_cannot_be_published_ends_the_others(self):
+        def change(command, answer):
+            return "cmd=put_result rc=-1 msg=no_room" if command == "put" else answer
+        started = time.monotonic()
+        ends = Launcher(2, change).run(TUTTI, "bench", "--timeout", "20s")
+        self.assert_refused(ends[:1], "answered 'cmd=put_result rc=-1 msg=no_room'")
+        self.assert_refused(ends[1:], "rank 0 cannot host the store")
+        self.assertLess(time.monotonic() - started, 15)
+
+    def test_a_value_without_room_for_an_address(self):
+        ends = Launcher(2, lambda command, answer: answer.replace("vallen_max=1024", "vallen_max=80")).run(TUTTI, "bench", "--timeout", "20s")
+        self.assert_refused(ends[:1], "values of 79 letters")
+        self.assert_refused(ends[1:], "rank 0 cannot host the store")
 
 
 class Installed(unittest.TestCase):

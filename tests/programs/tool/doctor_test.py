@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -68,6 +70,23 @@ class Doctor(Program):
                      TUTTI_STORE_HOSTED="1")
         self.finds(done, "problem  store +rank 1 of 2: .*127.0.0.1:1.*Connection refused")
 
+    def test_a_rank_0_that_is_lost(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            variables = {**ENVIRONMENT, "TUTTI_SIZE": "2", "TUTTI_STORE": f"tcp://127.0.0.1:{probe.getsockname()[1]}"}
+        rank_0 = subprocess.Popen(["timeout", "-s", "KILL", "2", TUTTI, "bench"], env={**variables, "TUTTI_RANK": "0"},
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = tutti("doctor", **{**variables, "TUTTI_RANK": "1"})
+        rank_0.wait(timeout=60)
+        self.finds(done, "problem  store +rank 1 of 2: ")
+        self.assertRegex(done.stdout, "(?m)^ok +version ")   # What it knows of its machine.
+
+    def test_a_parent_that_ignores_its_children(self):
+        done = subprocess.run([TUTTI, "doctor"], env=ENVIRONMENT, text=True, capture_output=True, timeout=120,
+                              preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        reads = r"(?m)^(ok|warning) +reads .*$"
+        self.assertEqual(re.search(reads, done.stdout)[0], re.search(reads, tutti("doctor").stdout)[0])
+
     def test_an_absent_interface_and_host(self):
         self.finds(tutti("doctor", TUTTI_IFNAME="=nope0"), "problem  network +gloo: .*no interface matches '=nope0'")
         self.finds(tutti("doctor", MASTER_ADDR="nowhere.invalid"), "problem  network +MASTER_ADDR is nowhere.invalid")
@@ -95,6 +114,10 @@ class Doctor(Program):
         self.finds(done, r"problem  ranks +TUTTI_CHECK is '1' on rank 1 \(.*\), and not set on ranks 0,2 ")
         report = json.loads(re.sub(r"(?m)^\[0\] ", "", self.ranks(3, "[ $TUTTI_RANK = 1 ] && export TUTTI_CHECK=1", "-f", "json").stdout))
         self.assertEqual([check["ranks"] for check in report["checks"] if check["area"] == "ranks"], ["1"])
+
+    def test_a_misspelled_variable_hides_no_difference(self):
+        self.finds(self.ranks(2, "export TUTTI_CHEKK=1 TUTTI_CHECK=1; [ $TUTTI_RANK = 1 ] && export TUTTI_CHECK=0"),
+                   "problem  ranks +TUTTI_CHECK is '")
 
     def test_a_rank_with_other_limits(self):
         self.finds(self.ranks(3, "[ $TUTTI_RANK = 2 ] && ulimit -n 1500"),
