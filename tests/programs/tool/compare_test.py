@@ -28,11 +28,15 @@ class Compare(Program):
         """A file of a run, its JSON changed by `change`."""
         file = self.folder / f"{name}.json"
         self.runs("bench", "-n", 2, "--backend", "local", "-s", "1K,64K", "--iters", 100, "--out", file, *arguments)
-        if change:
-            run = json.loads(file.read_text())
-            change(run)
-            file.write_text(json.dumps(run))
-        return file
+        return self.changed(file, name, change) if change else file
+
+    def changed(self, file, name, change):
+        """The run of `file`, changed: two runs may differ by as much as a change."""
+        run = json.loads(file.read_text())
+        change(run)
+        new = self.folder / f"{name}.json"
+        new.write_text(json.dumps(run))
+        return new
 
     def ends(self, code, *arguments):
         done = tutti(*arguments)
@@ -73,7 +77,7 @@ class Compare(Program):
                 row["time_us"]["p50"] *= 10
                 row["block_p50_us"] = [10 * us for us in row["block_p50_us"]]
 
-        new = self.saved("new", "--op", "sum,max", change=change)
+        new = self.changed(old, "new", change)
         files = {ending: self.folder / f"c.{ending}" for ending in ("json", "csv", "ndjson", "md")}
         outs = [argument for file in files.values() for argument in ("--out", file)]
         table = self.ends(1, "compare", old, new, "--threshold", "50%", *outs)
@@ -92,7 +96,6 @@ class Compare(Program):
         self.assertIn("| all_reduce f32 sum 2 ranks | 1 KiB |", markdown.replace("  ", " "))
         self.assertEqual(len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}), 1)
         self.ends(0, "compare", new, old)  # Faster is no failure.
-
 
     def test_lists_and_directories_of_files_are_runs(self):
         names = [str(self.saved(f"r{i}")) for i in range(2)]
@@ -129,13 +132,13 @@ class Compare(Program):
     def test_bench_compares_with_a_baseline(self):
         def faster(run):
             for row in run["results"]:
-                row["time_us"]["p50"] /= 10
-                row["block_p50_us"] = [us / 10 for us in row["block_p50_us"]]
+                row["time_us"]["p50"] /= 100
+                row["block_p50_us"] = [us / 100 for us in row["block_p50_us"]]
 
         def slower(run):
             for row in run["results"]:
-                row["time_us"]["p50"] *= 10
-                row["block_p50_us"] = [us * 10 for us in row["block_p50_us"]]
+                row["time_us"]["p50"] *= 100
+                row["block_p50_us"] = [us * 100 for us in row["block_p50_us"]]
 
         same = ["-n", 2, "--backend", "local", "-s", "1K,64K", "--iters", 100]
         fast = self.saved("fast", change=faster)
@@ -155,14 +158,12 @@ class Compare(Program):
 
         def faster(run):
             for row in run["results"]:
-                row["block_p50_us"] = [us / 10 for us in row["block_p50_us"]]
+                row["block_p50_us"] = [us / 100 for us in row["block_p50_us"]]
 
         options = ["-n", 2, "--backend", "shm", "-s", "64K", "--iters", 100]
         file = self.folder / "r.json"
         self.runs("bench", *options, "--out", file)
-        run = json.loads(file.read_text())
-        faster(run)
-        file.write_text(json.dumps(run))
+        self.changed(file, "r", faster)
         table = self.ends(1, "bench", *options, "--baseline", file)
         self.assertEqual(table.count("SLOWER"), 1, table)
 
@@ -190,14 +191,14 @@ class Compare(Program):
             for row in base["results"]:
                 row["block_p50_us"] = [us / 10 for us in row["block_p50_us"]]
 
-        base = self.saved("base", change=faster)
+        base = self.changed(run, "base", faster)
         self.assertRegex(self.ends(1, "check", run, "--baseline", base), r"(?m)^FAIL  --baseline .*2 of 2 rows slower")
         self.assertRegex(self.ends(0, "check", base, "--baseline", run, "--tolerance", "50%"), r"(?m)^PASS  --baseline ")
 
         def lost(base):
             del base["results"][0]
 
-        new = self.saved("lost", change=lost)
+        new = self.changed(run, "lost", lost)
         table = self.ends(1, "check", new, "--baseline", run, "--tolerance", "99%")
         self.assertRegex(table, r"(?m)^FAIL  --baseline ")
 
