@@ -21,7 +21,7 @@ class KeyValueSpace {
   virtual std::string get(const std::string& key) = 0;
 
  protected:
-  /// What to do without it; the end of error texts.
+  /// The advice at the end of error texts: the settings that replace the space.
   static constexpr const char* instead =
       "set TUTTI_STORE, or MASTER_ADDR and MASTER_PORT (the host of rank 0)";
 };

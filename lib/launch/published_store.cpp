@@ -36,7 +36,7 @@ constexpr std::string_view published_form = "tutti1";
 /// The time for which a rank tries one address before it tries the next.
 constexpr auto address_timeout = std::chrono::seconds(2);
 
-/// Where the store of rank 0 is.
+/// The place of rank 0's store.
 struct PublishedStore {
   int port = 0;  ///< 0: rank 0 cannot host it.
   StoreToken token{};
@@ -152,7 +152,7 @@ std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreId
         identity.rank, identity.size, place.port, failures);
 }
 
-/// What this process knows of the exchange.
+/// The result of the exchange in this process.
 struct Exchange {
   std::mutex mutex{};
   std::optional<PublishedStore> place{};

@@ -33,7 +33,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t count = 1000;
 constexpr int replays = 3;
 constexpr auto short_deadline = 2s;
-/// How late an error may be: less than the 10 s after which the backend gives up on NCCL's abort.
+/// The bound of an error's delay: less than the 10 s after which the backend gives up on NCCL's
+/// abort.
 constexpr auto in_time = 8s;
 
 std::string unavailable() {
@@ -111,7 +112,7 @@ std::string replay(CapturedSum& sum) {
   return wrong == 0 ? "" : fmt::format("{} wrong elements in {} replays", wrong, replays);
 }
 
-/// What is wrong with the error that `how` ends the group with on this rank.
+/// The fault of the error with which `how` ends the group on this rank; empty if there is none.
 std::string fail(std::string_view how, ProcessGroup& group, CapturedSum& sum) {
   if (sum.wrong_after_launch(0) != 0) return "the graph's first launch is wrong";
   group.barrier();

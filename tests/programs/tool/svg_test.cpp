@@ -25,7 +25,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-/// What the texts of the picture show, without tooltips.
+/// The visible texts of the picture, without tooltips.
 std::vector<std::string> texts(const std::string& picture) {
   static const std::regex element("<text[^>]*>([^<]*)");
   std::vector<std::string> found;

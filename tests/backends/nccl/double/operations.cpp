@@ -149,7 +149,7 @@ bool connects(const Launch& launch) {
       launch.parts, [](const Launch::Part& part) { return part.comm->clique->connected.empty(); });
 }
 
-/// Whether the thread that makes another call must think that this one waits for its peers.
+/// True if this call may wait for its peers, as far as the thread of another call can know.
 bool may_wait(const Launch& launch) {
   constexpr std::chrono::milliseconds long_for_one_rank(2);
   return launch.connects || Clock::now() - launch.since > long_for_one_rank;
