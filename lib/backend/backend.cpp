@@ -4,6 +4,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+Kept::~Kept() = default;
+
 Backend::~Backend() = default;
 
 std::string Backend::transport() const {

@@ -22,6 +22,12 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// What a backend keeps from one launch of a prepared list for the next one; see Call::kept.
+class Kept {
+ public:
+  virtual ~Kept();
+};
+
 /// Parameters of a launch other than its operations.
 struct Call {
   /// Number in the group, without gaps. A launch of only sends and receives has a number only if it
@@ -40,6 +46,11 @@ struct Call {
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
   std::string_view name{};   ///< Borrowed until launch() returns.
+  /// Set if the call launches a prepared list, whose operations and arrays are the same in each
+  /// launch: a place of that list, empty before its first launch, where the backend may keep what
+  /// it has made of the operations. Equal on all ranks in being set. Destroyed before the backend;
+  /// no two launches of a list at a time.
+  std::unique_ptr<Kept>* kept = nullptr;
 
   /// The earlier of deadline and timeout, for a call that starts to wait now.
   Deadline limit() const noexcept {
