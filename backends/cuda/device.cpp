@@ -118,21 +118,37 @@ bool Gpu::Event::done() const {
   return true;
 }
 
+constinit thread_local DeviceScope::Current DeviceScope::current_{};
+constinit thread_local int RelaxedCapture::depth_ = 0;
+
 DeviceScope::DeviceScope(const CudaApi& cuda, int device) : cuda_(cuda) {
+  if (is_current(device)) return;
   check(cuda, cuda.get_device(&before_), "cudaGetDevice");
-  if (before_ == device) return;
-  back_ = cuda.has_context(before_);
-  check(cuda, cuda.set_device(device), "cudaSetDevice");
+  if (before_ != device) {
+    back_ = cuda.has_context(before_);
+    check(cuda, cuda.set_device(device), "cudaSetDevice");
+  }
+  set_current(device);
 }
 
 DeviceScope::DeviceScope(const CudaApi& cuda, int device, std::nothrow_t) noexcept : cuda_(cuda) {
-  if (cuda.get_device(&before_) != cudaSuccess || before_ == device) return;
-  back_ = cuda.has_context(before_);
-  (void)cuda.set_device(device);
+  if (is_current(device) || cuda.get_device(&before_) != cudaSuccess) return;
+  if (before_ != device) {
+    back_ = cuda.has_context(before_);
+    if (cuda.set_device(device) != cudaSuccess) return;
+  }
+  set_current(device);
+}
+
+void DeviceScope::set_current(int device) noexcept {
+  if (before_ != device && !back_) outer_ = {};  // The outer scope's device is not restored.
+  current_ = {&cuda_, device};
+  sets_ = true;
 }
 
 DeviceScope::~DeviceScope() {
   if (back_) (void)cuda_.set_device(before_);
+  if (sets_) current_ = outer_;
 }
 
 bool is_capturing(const CudaApi& cuda, int device, cudaStream_t stream) {

@@ -125,7 +125,8 @@ class Gpu : public std::enable_shared_from_this<Gpu> {
 
 /// Sets the thread's current device. The destructor restores the previous device if the process has
 /// a context on it; otherwise cudaSetDevice() would create a context, which takes memory. On the
-/// library's own threads, which set their device once (use_device()), a scope changes nothing.
+/// library's own threads, which set their device once (use_device()), a scope changes nothing. A
+/// scope within another scope of the same device on the same thread makes no call of CUDA.
 ///
 /// Required around all CUDA calls that depend on the current device. Querying or destroying an
 /// event or a stream does too: it creates a context on the current device if there is none.
@@ -139,26 +140,46 @@ class DeviceScope {
   DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
+  /// The innermost scope of a thread that has set its device.
+  struct Current {
+    const CudaApi* cuda;  // Null: there is none.
+    int device;
+  };
+  static constinit thread_local Current current_;
+  bool is_current(int device) const noexcept {
+    return current_.cuda == &cuda_ && current_.device == device;
+  }
+  void set_current(int device) noexcept;
+
   const CudaApi& cuda_;
+  Current outer_ = current_;
   int before_ = 0;
   bool back_ = false;
+  bool sets_ = false;  // current_, which the destructor restores.
 };
 inline void use_device(const CudaApi& cuda, int device) noexcept {
   (void)cuda.set_device(device);  // The next call reports an error.
 }
 
 /// Lets the thread query events or make streams while other threads capture in a mode that would
-/// prohibit it. Only for calls that do not touch captured work. Requires a DeviceScope.
+/// prohibit it. Only for calls that do not touch captured work. Requires a DeviceScope. Within
+/// another one on the same thread it makes no call of CUDA.
 class RelaxedCapture {
  public:
-  explicit RelaxedCapture(const CudaApi& cuda) noexcept : cuda_(cuda) { swap(); }
-  ~RelaxedCapture() { swap(); }
+  explicit RelaxedCapture(const CudaApi& cuda) noexcept : cuda_(cuda) {
+    if (depth_++ == 0) swap();
+  }
+  ~RelaxedCapture() {
+    if (--depth_ == 0) swap();
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   /// Ignores the result: the function fails only for an invalid mode.
   void swap() noexcept { (void)cuda_.thread_exchange_stream_capture_mode(&mode_); }
+
+  static constinit thread_local int depth_;  // Of the open scopes of the thread.
 
   const CudaApi& cuda_;
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;

@@ -96,7 +96,9 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
   bool captured = false;
   const Deadline limit = call.limit();
   std::vector<Work> works;
+  std::optional<DeviceScope> scope;  // One query of the device for all of the call.
   try {
+    scope.emplace(gpu_->cuda(), gpu_->index());
     captured = launcher_.check_call(ops, call);
     if (!call.in_order) post(ops, call, limit, works);
   } catch (...) {
@@ -124,6 +126,7 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
       if (const auto error = state->error()) std::rethrow_exception(error);
       return {};
     }
+    if (call.blocking) state->join();
     works.emplace_back(std::move(state));
   }
   return works.size() == 1 ? std::move(works.front()) : Work::all(works);

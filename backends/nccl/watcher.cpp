@@ -123,7 +123,7 @@ bool Watcher::await_work(States& states) {
 }
 
 void Watcher::work() {
-  cuda::use_device(gpu_->cuda(), gpu_->index());
+  const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
   // The thread queries events at any time, even while another thread captures. No event is
   // captured.
   const cuda::RelaxedCapture relaxed(gpu_->cuda());
@@ -201,8 +201,10 @@ bool Watcher::tick(const States& states) {
   bool awaited = !launcher_.try_advance();
   awaited = !messages_.advance() || awaited;
   awaited = !launcher_.spread_rows() || awaited;
+  bool runs = false;  // A call runs behind which the later ones wait, so none of these is queried.
   for (const auto& state : states) {
-    if (!state->poll()) {
+    if ((runs && state->ends_in_order()) || !state->poll()) {
+      runs = runs || state->ends_in_order();
       awaited = awaited || state->has_continuation();
       continue;
     }

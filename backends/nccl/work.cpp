@@ -1,5 +1,6 @@
 #include "work.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "communicator.hpp"
@@ -10,7 +11,14 @@ namespace tutti::backend::nccl {
 
 EventState::EventState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<Gpu> gpu,
                        std::span<const Op> ops, const Call& call, Deadline limit)
-    : HostState(std::move(queue)), gpu_(std::move(gpu)), op_(ops[0]), call_(call), limit_(limit) {
+    : HostState(std::move(queue)),
+      gpu_(std::move(gpu)),
+      op_(ops[0]),
+      call_(call),
+      limit_(limit),
+      ends_in_order_(std::ranges::none_of(ops, [&](const Op& op) {
+        return nccl::is_message(op, call) || op.kind == Operation::all_gather_bounded;
+      })) {
   op_.rows = {};
   op_.send_rows = {};
   call_.name = {};
@@ -28,18 +36,27 @@ namespace {
 
 bool EventState::done() const noexcept {
   if (captured_) return false;
-  return HostState::done() || const_cast<EventState*>(this)->poll();
+  return call_.blocking ? HostState::done() : const_cast<EventState*>(this)->poll();
 }
 
 bool EventState::wait_until(Deadline deadline) {
   if (captured_) return false;
-  for (Pause pause; !done() && !forked(); pause())
-    if (deadline.expired()) return false;
+  if (HostState::done() || forked()) return true;
+  std::exception_ptr thrown;
+  {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
+    const cuda::RelaxedCapture relaxed(gpu_->cuda());
+    for (Pause pause; !has_ended(thrown); pause())
+      if (deadline.expired()) return false;
+  }
+  end(thrown);
   return true;
 }
 
 void EventState::block_stream(Stream stream) {
+  const bool own = stream.handle == call_.stream.handle;
   if (captured_) {
+    if (own && on_its_stream_) return;
     if (!cuda::is_capturing(*gpu_, to_cuda(stream)))
       refuse_captured("only a stream of the same capture can wait for it");
     const std::lock_guard lock(mutex_);
@@ -49,7 +66,7 @@ void EventState::block_stream(Stream stream) {
   for (Pause pause; !HostState::done() && !forked(); pause()) {
     const std::lock_guard lock(mutex_);
     if (!event_) continue;
-    if (on_its_stream_ && stream.handle == call_.stream.handle) return;
+    if (own && on_its_stream_) return;
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     return event_->block(to_cuda(stream));
   }
@@ -79,19 +96,29 @@ void EventState::queued(Gpu::Event event) {
   event_.emplace(std::move(event));
 }
 
+bool EventState::has_ended(std::exception_ptr& thrown) noexcept {
+  if (HostState::done()) return true;
+  const std::lock_guard lock(mutex_);
+  if (ignores_event_ || !event_) return false;
+  try {
+    if (!event_->done()) return false;
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  return true;
+}
+
+void EventState::end(const std::exception_ptr& thrown) noexcept {
+  finish(thrown);
+  const std::lock_guard lock(mutex_);
+  event_.reset();  // For a later call. No stream has to wait for a call that has ended.
+}
+
 bool EventState::poll() noexcept {
   if (HostState::done()) return true;
   std::exception_ptr thrown;
-  {
-    const std::lock_guard lock(mutex_);
-    if (ignores_event_ || !event_) return false;
-    try {
-      if (!event_->done()) return false;
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-  }
-  finish(thrown);
+  if (!has_ended(thrown)) return false;
+  end(thrown);
   return true;
 }
 

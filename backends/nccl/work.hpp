@@ -28,6 +28,7 @@ class EventState final : public internal::HostState {
   EventState(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<Gpu> gpu,
              std::span<const Op> ops, const Call& call, Deadline limit);
 
+  /// Does not query the event of a blocking call: its caller asks once, for an error so far.
   bool done() const noexcept override;
   bool wait_until(Deadline deadline) override;
   /// Orders later work on `stream` after the call. Blocks the host until the call has been queued:
@@ -40,7 +41,14 @@ class EventState final : public internal::HostState {
   void queued(Gpu::Event event);
   /// Records that the call runs on Call::stream, so that block_stream() skips this stream.
   void run_on_its_stream() noexcept { on_its_stream_ = true; }
-  /// Orders later work on `stream` after the call. Does nothing before the call has been queued.
+  /// block_stream(Call::stream) of a blocking call; block_stream() then skips this stream. Called
+  /// on the caller's thread before the call has a Work.
+  void join() {
+    block_stream(call_.stream);
+    on_its_stream_ = true;
+  }
+  /// Orders later work on `stream` after the call. Does nothing before the call has been queued, or
+  /// after its end has been seen.
   void block(cudaStream_t stream);
   /// Records that the call is captured into a graph: the call never ends, and block_stream() orders
   /// captured work after it.
@@ -57,14 +65,22 @@ class EventState final : public internal::HostState {
   const Op& op() const noexcept { return op_; }
   const Call& call() const noexcept { return call_; }  ///< Without its name.
   bool is_message() const noexcept { return nccl::is_message(op_, call_); }
+  /// True if each later call of which this is true, too, ends after this one.
+  bool ends_in_order() const noexcept { return ends_in_order_; }
   Deadline limit() const noexcept { return limit_; }
   Clock::time_point since() const noexcept { return since_; }
 
  private:
+  /// Queries the event. True when the call has ended; `thrown`: null, or an error of the device.
+  bool has_ended(std::exception_ptr& thrown) noexcept;
+  /// Ends a call for which has_ended() is true.
+  void end(const std::exception_ptr& thrown) noexcept;
+
   std::shared_ptr<Gpu> gpu_;
   Op op_;
   Call call_;
   Deadline limit_;
+  bool ends_in_order_;
   Clock::time_point since_ = Clock::now();
   std::mutex mutex_;
   std::optional<Gpu::Event> event_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,8 @@
 // tests/backends/nccl/world.cpp, which uses the double.
 
 namespace tutti::backend {
+
+using namespace std::chrono_literals;
 
 namespace nccl {
 extern const BackendEntry entry;
@@ -25,6 +28,8 @@ const BackendEntry entry{
         [](const BackendInit& init) {
           BackendInit on_device = init;
           const int count = std::max(nccl::entry.device_count(), 1);
+          // NCCL connects the devices in more than the timeout of some cases, which is of calls.
+          on_device.timeout = std::max<std::chrono::nanoseconds>(init.timeout, 5s);
           if (init.device.type == DeviceType::cpu)
             on_device.device = {DeviceType::cuda, init.rank % count};
           return nccl::entry.make(on_device);

@@ -87,6 +87,41 @@ TEST_F(Streams, TheCallersDeviceStaysWhatItWas) {
   });
 }
 
+TEST_F(Streams, AScopeOfADeviceWithinAnotherOneCallsCudaOnlyForAnotherDevice) {
+  using backend::cuda::DeviceScope;
+  const auto current = [] {
+    int device = -1;
+    cuda().get_device(&device);
+    return device;
+  };
+  const auto calls_for = [](int device) {
+    return calls_in([&] { const DeviceScope scope(cuda(), device); }).size();
+  };
+  cuda().set_device(2);
+  {
+    const DeviceScope outer(cuda(), 3);
+    EXPECT_EQ(calls_for(3), 0);
+    {
+      const DeviceScope other(cuda(), 4);
+      EXPECT_EQ(current(), 4);
+      EXPECT_EQ(calls_for(4), 0);
+    }
+    EXPECT_EQ(current(), 3);
+    EXPECT_EQ(calls_for(3), 0);
+  }
+  EXPECT_EQ(current(), 2);
+  EXPECT_EQ(calls_for(2), 1);
+  take_devices_in_use();
+  std::thread([&] {  // Has chosen no device, so the scope of device 1 leaves it there.
+    const DeviceScope outer(cuda(), 0);
+    { const DeviceScope other(cuda(), 1); }
+    EXPECT_EQ(current(), 1);
+    const DeviceScope again(cuda(), 0);
+    EXPECT_EQ(current(), 0);
+  })
+      .join();
+}
+
 // A context costs memory on its device, and cannot be made where another process uses the device
 // exclusively.
 TEST_F(Streams, NoOtherDeviceIsTouchedForAThreadThatChoseNone) {
@@ -307,6 +342,29 @@ TEST_F(Failing, AbortEndsACallThatWaitsForTheOtherRank) {
     } else {
       barrier.wait();
       at.group.abort("enough");
+    }
+    barrier.wait();
+    at.free(data);
+  });
+}
+
+// Calls whose ends are not queried, because an earlier one runs, have their own deadlines.
+TEST_F(Failing, ADeadlineNamesItsCallAmongOthers) {
+  RankBarrier barrier(2);
+  on_groups(2, [&](const Member& at) {
+    const TensorView data = at.make();
+    at.fill(data, 1);
+    const auto call = [&](std::chrono::nanoseconds timeout) {
+      return at.group.all_reduce_async(data, ReduceOp::sum,
+                                       {.stream = at.stream(), .timeout = timeout});
+    };
+    for (int i = 0; i < 3; ++i) at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+    if (at.rank == 0) {
+      Work third = call(8s);
+      Work fourth = call(200ms);
+      const std::string cause = "all_reduce #4 on group 'n': the deadline passed";
+      expect_error(Errc::timeout, {cause, "missing: 1"}, [&] { fourth.wait(); });
+      expect_error(Errc::aborted, {"first cause: ", cause}, [&] { third.wait(); });
     }
     barrier.wait();
     at.free(data);

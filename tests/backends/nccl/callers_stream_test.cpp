@@ -330,6 +330,40 @@ TEST_F(CallersStream, NcclDoesNotGetTheDefaultStreamOfAThread) {
       setup);
 }
 
+TEST_F(CallersStream, MayBeDestroyedAsSoonAsACallHasReturned) {
+  RankBarrier barrier(size);
+  on_groups(size, [&](const Member& at) {
+    const TensorView x = make(at, 1);
+    // The call before runs on the group's stream or on one that is gone.
+    for (int i = 0; i < 4; ++i) {
+      if (i % 2 == 1) at.group.all_reduce_async(x).block_stream(at.stream());
+      cuda().stream_synchronize(at.compute);
+      cudaStream_t theirs = nullptr;
+      cuda().stream_create_with_flags(&theirs, cudaStreamNonBlocking);
+      fill(theirs, static_cast<float*>(x.data), Member::count, 1, 20ms);
+      at.group.all_reduce(x, ReduceOp::sum, {.stream = {theirs}});
+      cuda().stream_destroy(theirs);
+      at.group.all_reduce(x, ReduceOp::sum, {.stream = at.stream()});
+      EXPECT_TRUE(at.holds(x, 4));
+    }
+    // And before an abort.
+    barrier.wait();
+    if (at.rank == 0) {
+      cudaStream_t theirs = nullptr;
+      cuda().stream_create_with_flags(&theirs, cudaStreamNonBlocking);
+      at.group.all_reduce(x, ReduceOp::sum, {.stream = {theirs}});
+      cuda().stream_destroy(theirs);
+      barrier.wait();
+      expect_error(Errc::aborted, {"enough"}, [&] { at.group.barrier(); });
+    } else {
+      barrier.wait();
+      at.group.abort("enough");
+    }
+    barrier.wait();
+    at.free(x);
+  });
+}
+
 TEST_F(CallersStream, AnAbortWaitsForACallThatIsQueuedOnIt) {
   EXPECT_TRUE(is_blocked({}, true));
 }

@@ -1,6 +1,7 @@
 #include "backends/nccl/double/double.hpp"
 
 #include <thread>
+#include <utility>
 
 #include "backends/nccl/double/machine.hpp"
 #include "backends/nccl/double/tables.hpp"
@@ -91,6 +92,15 @@ void set_issues_on_a_thread(bool own) {
 int calls(const std::string& function) {
   const Lock lock(machine().mutex);
   return machine().calls[function];
+}
+
+std::vector<std::string> calls_in(const std::function<void()>& body) {
+  ThreadState& thread = this_thread();
+  thread.calls.clear();
+  thread.notes_calls = true;
+  body();
+  thread.notes_calls = false;
+  return std::exchange(thread.calls, {});
 }
 
 }  // namespace tutti::test::nccl_double

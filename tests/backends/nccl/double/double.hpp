@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -104,5 +105,7 @@ std::size_t pinned_bytes();
 
 /// The number of calls of a function so far: "ncclAllReduce".
 int calls(const std::string& function);
+/// The functions that this thread calls in `body`, in order.
+std::vector<std::string> calls_in(const std::function<void()>& body);
 
 }  // namespace tutti::test::nccl_double

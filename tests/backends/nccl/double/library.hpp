@@ -46,6 +46,7 @@ class NcclCall {
   explicit NcclCall(const char* called)
       : name(called), thread(this_thread()), here(machine()), lock(here.mutex) {
     ++here.calls[called];
+    thread.note(called);
   }
 
   ncclResult_t fail(ncclResult_t result, const std::string& why) const {

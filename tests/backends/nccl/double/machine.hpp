@@ -48,6 +48,12 @@ struct ThreadState {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   int group_depth = 0;
   std::vector<GroupedCall> group;
+  bool notes_calls = false;
+  std::vector<std::string> calls;
+  /// Notes a call of a function by this thread, if it is asked to.
+  void note(const char* function) {
+    if (notes_calls) calls.emplace_back(function);
+  }
 };
 ThreadState& this_thread();
 
