@@ -154,15 +154,17 @@ TEST_P(PreparedLists, UnevenRowsAreCopied) {
     const Layout expected = layout;
     const Buffer mine(group, DType::i32, {layout[index(group.rank())]});
     const Buffer all(group, DType::i32, {total(layout)});
+    const Buffer whole(group, DType::i32, {total(layout)});
     const Buffer back(group, DType::i32, {layout[index(group.rank())]});
     Coalesce calls(group);
     calls.add(group.all_gather_async(mine, all, layout));
-    calls.add(group.reduce_scatter_async(all, back, layout));
+    calls.add(group.reduce_scatter_async(whole, back, layout));
     Prepared list = calls.prepare();
     layout.assign(layout.size(), -1);
     for (std::uint64_t step = 0; step < 3; ++step) {
       const auto rows = make_parts(DType::i32, expected, Shape{}, step);
       mine.write(rows[index(group.rank())]);
+      whole.write(concat(rows));
       list.launch().wait();
       EXPECT_TRUE(same(all.read(), concat(rows)));
       Array sums = rows[index(group.rank())];
