@@ -156,10 +156,13 @@ TEST_P(PreparedLists, UnevenRowsAreCopied) {
     const Buffer all(group, DType::i32, {total(layout)});
     const Buffer whole(group, DType::i32, {total(layout)});
     const Buffer back(group, DType::i32, {layout[index(group.rank())]});
-    Coalesce calls(group);
-    calls.add(group.all_gather_async(mine, all, layout));
-    calls.add(group.reduce_scatter_async(whole, back, layout));
-    Prepared list = calls.prepare();
+    const auto prepare = [&] {
+      Coalesce calls(group);
+      calls.add(group.all_gather_async(mine, all, layout));
+      calls.add(group.reduce_scatter_async(whole, back, layout));
+      return calls.prepare();
+    };
+    Prepared list = prepare();  // The Coalesce has its own copies.
     layout.assign(layout.size(), -1);
     for (std::uint64_t step = 0; step < 3; ++step) {
       const auto rows = make_parts(DType::i32, expected, Shape{}, step);
