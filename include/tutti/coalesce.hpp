@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include <tutti/prepared.hpp>
 #include <tutti/process_group.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -38,6 +39,11 @@ class Coalesce {
   void add(Work collected);
   /// Sends the collected calls and returns one Work for all. Call it once.
   Work launch();
+  /// Makes a list of the collected calls, to be launched any number of times, instead of launch().
+  /// Does not communicate. @throws Error invalid_argument without a call; unsupported for messages,
+  /// and for collectives that the backend lacks and that are made of messages. An Error breaks the
+  /// groups that had calls, because their peers may launch the list.
+  Prepared prepare();
 
  private:
   struct Impl;

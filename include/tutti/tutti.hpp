@@ -47,6 +47,7 @@
 #include <tutti/metrics.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/pending.hpp>
+#include <tutti/prepared.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>
 #include <tutti/registration.hpp>

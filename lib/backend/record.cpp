@@ -64,6 +64,7 @@ std::string describe(std::span<const Op> ops, const Call& call, const GroupNames
     if (ops.size() > 2) text += "; ...";
   }
   if (call.order_fixed) text += " order_fixed";
+  if (call.kept != nullptr) text += " prepared";
   if (!call.name.empty()) text += fmt::format(" name '{}'", call.name);
   return text;
 }

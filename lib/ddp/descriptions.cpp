@@ -23,13 +23,13 @@ std::string describe(const char* what, std::size_t id, const Parameter& p) {
 
 /// Describes what must be equal on all ranks: the options, then one line per parameter and buffer.
 std::string describe(std::span<const Parameter> parameters, std::span<const Parameter> buffers,
-                     const ReducerOptions& o) {
+                     const ReducerOptions& o, bool on_host) {
   std::string text = fmt::format(
       "first_bucket_cap {}, bucket_cap {}, find_unused_parameters {}, "
       "gradient_as_bucket_view {}, rebuild_buckets {}, check_steps {}, divisor {}, "
-      "average_over_rows {}, order_fixed {}\n",
+      "average_over_rows {}, order_fixed {}, in host memory {}\n",
       o.first_bucket_cap, o.bucket_cap, o.find_unused_parameters, o.gradient_as_bucket_view,
-      o.rebuild_buckets, o.check_steps, o.divisor, o.average_over_rows, o.order_fixed);
+      o.rebuild_buckets, o.check_steps, o.divisor, o.average_over_rows, o.order_fixed, on_host);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     text += describe("parameter", i, parameters[i]);
   for (std::size_t i = 0; i < buffers.size(); ++i) text += describe("buffer", i, buffers[i]);
@@ -87,7 +87,9 @@ std::string name_of(std::span<const Parameter> parameters, std::size_t id) {
 void compare_descriptions(ProcessGroup& group, std::span<const Parameter> parameters,
                           std::span<const Parameter> buffers, const ReducerOptions& options) {
   const auto problem = find_problem(group, parameters, buffers, options);
-  const auto mine = problem.empty() ? describe(parameters, buffers, options) : problem + "\n";
+  const bool on_host = group.memory().device().type == DeviceType::cpu;
+  const auto mine =
+      problem.empty() ? describe(parameters, buffers, options, on_host) : problem + "\n";
   tutti::internal::Hash hash;
   hash.add(mine);
   const CallOptions call{.timeout = options.timeout, .name = "ddp start"};

@@ -15,6 +15,7 @@
 
 #include <tutti/ddp/hooks.hpp>
 
+#include "ddp/bucket_calls.hpp"
 #include "ddp/buffer_broadcast.hpp"
 #include "ddp/descriptions.hpp"
 #include "ddp/gradient_arrays.hpp"
@@ -43,11 +44,10 @@ struct GradientReducer::Impl {
         options(o),
         parameters(std::move(p)),
         logger(o.logger ? o.logger : default_logger()),
-        call{.timeout = o.timeout, .order_fixed = o.order_fixed},
         on_host(group.memory().device().type == DeviceType::cpu),
         buffers(group, std::move(b), o),
         arrays(group, parameters, assign_buckets(parameters, initial_order(parameters.size()), o),
-               call,
+               call_of(o),
                on_host && !o.gradient_as_bucket_view ? large_gradient
                                                      : std::numeric_limits<std::size_t>::max(),
                generation),
@@ -56,11 +56,11 @@ struct GradientReducer::Impl {
         marked(parameters.size()),
         used(parameters.size()),
         rebuilds(o.rebuild_buckets && !o.find_unused_parameters),
+        calls(group, arrays, gradients, call_of(o), o.arithmetic.get()),
         rows(group, o) {
     set_divisor(o.divisor);
     if (rebuilds) arrived.reserve(parameters.size());
-    name_launches();
-    arrays.broadcast_values(call);
+    arrays.broadcast_values(call_of(o));
     buffers.run();
     arrays.wait_for({});
   }
@@ -69,28 +69,24 @@ struct GradientReducer::Impl {
   Impl(ProcessGroup& g, const Impl& old)
       : Impl(g, old.parameters, old.options, old.buffers.list(), old.arrays.generation() + 1) {
     set_divisor(old.wanted_divisor);
-    set_hook(old.hook);
+    calls.set_hook(old.calls.hook());
+  }
+  static CallOptions call_of(const ReducerOptions& o) {
+    return {.timeout = o.timeout, .order_fixed = o.order_fixed};
   }
 
   void set_divisor(double d) {
     wanted_divisor = d;
     divisor = d == 0 ? group.size() : d;
   }
-  void set_hook(CommHook h) {
-    hook = std::move(h);
-    arrays.set_copied(hook != nullptr);
-  }
   std::string name_of(std::size_t id) const { return ddp::name_of(parameters, id); }
 
-  void name_launches();
   void begin_step();
   void mark(std::size_t id, const TensorView* gradient, Stream producer);
   void mark_locked(std::size_t id, const TensorView* gradient, Stream producer);
   std::string problem_with(std::size_t id, const TensorView* gradient);
   void clear(std::size_t id);
-  void count(std::size_t id);
   void launch_full();
-  void reduce(const Bucket& bucket, Launch& launch);
   void finish(std::optional<double> more_rows);
   void end_step(const std::string& problem, bool empty);
   void write_back(std::size_t bucket);
@@ -105,12 +101,10 @@ struct GradientReducer::Impl {
   const ReducerOptions options;
   const std::vector<Parameter> parameters;
   const Logger logger;
-  const CallOptions call;
   const bool on_host;
   BufferBroadcast buffers;
   GradientArrays arrays;
   StepStatus status;
-  CommHook hook;  // Empty: reduce().
 
   std::mutex mutex;  // Serializes marks.
   std::vector<Gradient> gradients;
@@ -122,22 +116,14 @@ struct GradientReducer::Impl {
   bool reduced = false;               // The last step ended without an error.
   std::optional<std::string> broken;  // The reason why abandon() has aborted the group.
   std::exception_ptr failed;          // The exception of the last mark.
-  std::size_t next = 0;               // Index of the next bucket to launch.
   std::int64_t step = 0;
   double wanted_divisor = 0;  // 0: the number of ranks.
   double divisor = 1;
   int no_sync = 0;
-  std::vector<Launch> launches;  // Declared after the arrays, so that Works end first.
+  BucketCalls calls;  // Declared after the arrays, so that Works end first.
   Work status_work;
   RowAverage rows;
 };
-
-void GradientReducer::Impl::name_launches() {
-  launches.clear();
-  for (const Bucket& bucket : arrays.buckets())
-    launches.push_back(
-        {.name = fmt::format("ddp bucket {}", bucket.index()), .left = bucket.slices().size()});
-}
 
 /// Returns an error text if a mark is wrong; otherwise notes the array and returns an empty text.
 /// A null gradient means mark_unused().
@@ -150,7 +136,7 @@ std::string GradientReducer::Impl::problem_with(std::size_t id, const TensorView
         "{} was marked twice; mark it once per step, and use no_sync() to accumulate", name_of(id));
   if (gradient == nullptr) return {};
   auto problem = arrays.problem_with(id, *gradient, options.gradient_as_bucket_view);
-  if (!problem.empty() || !on_host || hook || gradient->bytes() == 0 ||
+  if (!problem.empty() || !on_host || calls.has_hook() || gradient->bytes() == 0 ||
       gradient->data == arrays.gradient(id).data)
     return problem;
   if (const auto other = marked.add(id, *gradient, arrays.is_large(id)))
@@ -195,10 +181,10 @@ void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradie
   } else {
     const TensorView place = arrays.gradient(id);
     const bool moves = gradient->data != place.data && place.bytes() != 0;
-    Launch& bucket = launches[static_cast<std::size_t>(arrays.bucket_of(id))];
+    Launch& bucket = calls.of(id);
     if (!bucket.stream) bucket.stream = producer;
     if (!on_host && mine.producer && !(*mine.producer == producer)) arrays.wait_for(*mine.producer);
-    mine.in_place = moves && !hook && arrays.is_large(id);
+    mine.in_place = moves && !calls.has_hook() && arrays.is_large(id);
     if (moves && !mine.in_place) arrays.copy(place.data, gradient->data, place.bytes(), producer);
     if (!on_host && !(*bucket.stream == producer)) arrays.wait_for(producer);
     mine.mark = Mark::ready;
@@ -206,7 +192,7 @@ void GradientReducer::Impl::mark_locked(std::size_t id, const TensorView* gradie
     mine.producer = producer;
     if (rebuilds) arrived.push_back(id);
   }
-  count(id);
+  --calls.of(id).left;
   launch_full();
 }
 
@@ -215,55 +201,13 @@ void GradientReducer::Impl::clear(std::size_t id) {
   arrays.clear(id, gradients[id].producer.value_or(Stream{}));
 }
 
-void GradientReducer::Impl::count(std::size_t id) {
-  --launches[static_cast<std::size_t>(arrays.bucket_of(id))].left;
-}
-
 void GradientReducer::Impl::launch_full() {
-  const auto buckets = arrays.buckets();
   try {
-    for (; next < launches.size() && launches[next].left == 0; ++next) {
-      Bucket& bucket = buckets[next];
-      Launch& launch = launches[next];
-      CallOptions mine = call;
-      // Without a gradient of this rank: the stream of the last step.
-      mine.stream =
-          launch.stream.value_or(gradients[bucket.slices().front().id].producer.value_or(Stream{}));
-      mine.name = launch.name;
-      bucket.set_call(mine);
-      bucket.set_step(step, divisor);
-      bucket.set_arithmetic(options.arithmetic.get());
-      if (hook) {
-        launch.works.resize(1);
-        launch.works.front() = hook(bucket);
-      } else {
-        reduce(bucket, launch);
-      }
-    }
+    calls.launch_full(step, divisor);
   } catch (...) {
     // Peers may wait in a collective of the hook that this rank will not call.
     abandon(std::current_exception());
   }
-}
-
-/// Reduces the small gradients of the bucket in one call, and each large one where it is: in the
-/// caller's array, or in the bucket if this rank has none. Ranks need not agree on that.
-void GradientReducer::Impl::reduce(const Bucket& bucket, Launch& launch) {
-  TensorView small = bucket.buffer();
-  std::size_t calls = 0;
-  const auto all_reduce = [&](const TensorView& array) {
-    if (calls == launch.works.size()) launch.works.emplace_back();
-    launch.works[calls++] = group.all_reduce_async(array, bucket.op(), bucket.call());
-  };
-  for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
-    const Slice& slice = bucket.slices()[i];
-    if (!arrays.is_large(slice.id)) continue;
-    if (calls == 0) small.shape = Shape{slice.offset};
-    const Gradient& mine = gradients[slice.id];
-    all_reduce(mine.in_place ? mine.array : bucket.gradient(i));
-  }
-  if (small.bytes() != 0 || calls == 0) all_reduce(small);
-  launch.works.resize(calls);
 }
 
 void GradientReducer::Impl::finish(std::optional<double> more_rows) {
@@ -317,7 +261,7 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
     used[id] = gradients[id].mark == Mark::ready;
     if (gradients[id].mark != Mark::none) continue;
     clear(id);
-    count(id);
+    --calls.of(id).left;
   }
   launch_full();
   std::string error;
@@ -325,14 +269,14 @@ void GradientReducer::Impl::end_step(const std::string& problem, bool empty) {
     if (rows.is_on()) rows.launch(problem.empty() && !empty);
     if (status.is_exchanged()) status_work = status.launch(used, !problem.empty(), empty);
     rows.work().wait();
-    for (std::size_t i = 0; i < launches.size(); ++i) {
-      if (on_host) launches[i].wait();
+    for (std::size_t i = 0; i < calls.all().size(); ++i) {
+      if (on_host) calls.all()[i].wait();
       write_back(i);
     }
     if (status.is_exchanged()) {
       status_work.wait();
       error = status.read(problem);
-      for (Launch& launch : launches) launch.wait();
+      calls.wait();
     }
   } catch (...) {
     abandon(std::current_exception());
@@ -362,7 +306,7 @@ void GradientReducer::Impl::write_back(std::size_t index) {
   TensorView own = bucket.buffer();
   own.data = arrays.gradient(bucket.slices().front().id).data;
   const bool replaced = bucket.buffer().data != own.data;
-  Launch& launch = launches[index];
+  Launch& launch = calls.all()[index];
   const Stream of_hook = bucket.call().stream;  // The hook may have put work on it.
   const auto producer_of = [&](std::size_t i) {
     return gradients[bucket.slices()[i].id].producer.value_or(Stream{});
@@ -374,14 +318,14 @@ void GradientReducer::Impl::write_back(std::size_t index) {
     if (mine.mark != Mark::ready) {
       if (!on_host) {
         launch.wait();  // No stream of the program waits for this gradient.
-        if (hook) arrays.wait_for(of_hook);
+        if (calls.has_hook()) arrays.wait_for(of_hook);
       }
       if (!replaced && !rows.is_on()) continue;
     }
     const Stream stream = producer_of(i);
     if (!on_host && mine.mark == Mark::ready && !(blocked == stream)) {
       for (Work& work : launch.works) work.block_stream(stream);
-      if (hook && !(of_hook == stream)) arrays.wait_for(of_hook);
+      if (calls.has_hook() && !(of_hook == stream)) arrays.wait_for(of_hook);
       blocked = stream;
     }
     const TensorView& place = arrays.gradient(id);
@@ -402,15 +346,14 @@ void GradientReducer::Impl::rebuild() {
   const Ids order = broadcast_order(group, arrived, parameters.size(), options);
   if (!on_host)
     for (Gradient& gradient : gradients) arrays.wait_for(gradient.producer.value_or(Stream{}));
-  for (Launch& launch : launches) launch.wait();
+  calls.wait();
   arrays.rearrange(assign_buckets(parameters, order, options));
-  name_launches();
+  calls.renew();
   rebuilds = false;
 }
 
 void GradientReducer::Impl::reset() {
   in_step = false;
-  next = 0;
   rows.reset();
   arrived.clear();
   marked.clear();
@@ -419,10 +362,7 @@ void GradientReducer::Impl::reset() {
     if (!reduced) gradient.in_place = false;
     if (!gradient.in_place) gradient.array = {};
   }
-  for (std::size_t i = 0; i < launches.size(); ++i) {
-    launches[i].left = arrays.buckets()[i].slices().size();
-    launches[i].stream.reset();
-  }
+  calls.reset();
 }
 
 /// Ends the calls under way after an error of a call or a hook, and throws it.
@@ -454,7 +394,7 @@ void GradientReducer::Impl::end_calls() noexcept {
     } catch (...) {  // The first error counts.
     }
   };
-  for (Launch& launch : launches) std::ranges::for_each(launch.works, collect);
+  for (Launch& launch : calls.all()) std::ranges::for_each(launch.works, collect);
   collect(status_work);
   collect(rows.work());
   in_step = false;
@@ -563,8 +503,8 @@ void GradientReducer::set_hook(CommHook hook, const HookWrapper& wrapper) {
     if (impl_->group.rank() == 0)
       impl_->logger(LogLevel::info, "GradientReducer: a wrapper was applied to the hook");
   }
-  for (Launch& launch : impl_->launches) launch.wait();  // Works may still use the old hook.
-  impl_->set_hook(std::move(hook));
+  impl_->calls.wait();  // Works may still use the old hook.
+  impl_->calls.set_hook(std::move(hook));
 }
 
 void GradientReducer::set_group(ProcessGroup& group) try {

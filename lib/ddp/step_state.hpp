@@ -5,12 +5,10 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <tutti/device.hpp>
 #include <tutti/tensor.hpp>
-#include <tutti/work.hpp>
 
 namespace tutti::ddp {
 
@@ -23,18 +21,6 @@ struct Gradient {
   TensorView array{};
   bool in_place = false;  // It is reduced in `array`, which has the result until the next step.
   std::optional<Stream> producer{};  // Kept from the last step: its copies may still run.
-};
-
-/// The state of a bucket in the current step. On a device, `works` may be the previous step's.
-struct Launch {
-  std::string name;
-  std::size_t left = 0;  // Gradients not marked yet.
-  std::optional<Stream> stream{};
-  std::vector<Work> works{};
-
-  void wait() {
-    for (Work& work : works) work.wait();
-  }
 };
 
 /// The arrays of a step's gradients that are not in their buckets. An array that is reduced in

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "backend/record.hpp"
 #include "backend/row_lists.hpp"
-#include "group/core.hpp"
+#include "group/prepared_list.hpp"
 #include "values/current_error.hpp"
 #include "values/described.hpp"
 #include "values/fail.hpp"
@@ -140,12 +141,31 @@ class Batch final : public internal::Collector {
     }
   }
 
-  /// `lack`: not null if memory has run out.
-  void abandon(const Error* lack = nullptr) noexcept {
+  /// Adds the calls to a Prepared.
+  void prepare(std::deque<internal::PreparedList>& lists) {
+    if (ops_.empty()) return state_->launched(nullptr);
+    const auto message =
+        std::ranges::find_if(ops_, [](const Op& op) { return is_point_to_point(op.kind); });
+    if (message != ops_.end())
+      internal::failf(
+          Errc::unsupported,
+          "Coalesce: prepare() takes collectives alone, and group '{}' has collected "
+          "{}{}; send these calls with launch()",
+          core_->options().name, internal::describe(*message),
+          in_order_ ? fmt::format(" of a collective that backend '{}' lacks", core_->backend_name())
+                    : "");
+    lists.emplace_back(core_, ops_, *options_);
+    state_->refused(std::make_exception_ptr(
+        Error(Errc::invalid_argument,
+              "this call is part of a Prepared; wait for the Work of Prepared::launch()")));
+  }
+
+  /// `thrown`: the error that the program already has, or null.
+  void abandon(const Error* thrown = nullptr) noexcept {
     if (launched_) return;
     state_->abandoned();
     if (ops_.empty()) return;
-    if (lack != nullptr) return core_->break_with(*lack, false);
+    if (thrown != nullptr) return core_->break_with(*thrown, false);
     const auto why = internal::described(Errc::invalid_argument, [&] {
       return Error(Errc::invalid_argument,
                    fmt::format("a Coalesce of {} calls on group '{}' ended without launch(); "
@@ -170,6 +190,15 @@ class Batch final : public internal::Collector {
 }  // namespace
 
 struct Coalesce::Impl {
+  /// Ends the collecting, for launch() or prepare().
+  void close(const char* function) {
+    if (std::exchange(launched, true))
+      internal::failf(Errc::invalid_argument,
+                      "Coalesce: {}: launch() or prepare() was already called; make a new Coalesce",
+                      function);
+    for (auto& batch : batches) batch.close();
+  }
+
   std::deque<Batch> batches;  // A deque: the groups have pointers to the batches.
   bool launched = false;
 };
@@ -207,9 +236,7 @@ void Coalesce::add(Work collected) {
 }
 
 Work Coalesce::launch() {
-  if (std::exchange(impl_->launched, true))
-    fail(Errc::invalid_argument, "Coalesce: launch() was already called; make a new Coalesce");
-  for (auto& batch : impl_->batches) batch.close();
+  impl_->close("launch()");
   return internal::without_bad_alloc([&] {
     std::vector<Work> works;
     try {
@@ -223,6 +250,24 @@ Work Coalesce::launch() {
       throw;
     }
     return Work::all(works);
+  });
+}
+
+Prepared Coalesce::prepare() {
+  impl_->close("prepare()");
+  return internal::without_bad_alloc([&] {
+    try {
+      auto prepared = std::make_unique<Prepared::Impl>();
+      for (auto& batch : impl_->batches) batch.prepare(prepared->lists);
+      if (prepared->lists.empty())
+        fail(Errc::invalid_argument,
+             "Coalesce: prepare() has no call to prepare; make async calls on its groups first");
+      return Prepared(std::move(prepared));
+    } catch (...) {
+      const Error error = internal::to_error(std::current_exception());
+      for (auto& batch : impl_->batches) batch.abandon(&error);
+      throw;
+    }
   });
 }
 

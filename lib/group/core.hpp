@@ -78,6 +78,11 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Work issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
   /// Launches several checked operations as one async call.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
+  /// Launches a prepared list: collectives that were checked. `fixed`: the parts of the call that
+  /// all its launches share; sign() has set the fingerprint.
+  Work launch_prepared(std::span<const Op> ops, const Call& fixed, const CallOptions& options);
+  /// Sets the fingerprints of a launch and of its messages.
+  static void sign(std::span<Op> ops, Call& call) noexcept;
 
   std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options);
@@ -110,6 +115,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
            backend_->supports(kind, dtype, reduce);
   }
 
+  /// True in a forked child, which cannot destroy what belongs to the backend.
+  bool forked() const noexcept { return fork_guard_.forked(); }
   /// As the group was made; for its timeout see timeout().
   const GroupOptions& options() const noexcept { return options_; }
   const Bounds& bounds() const noexcept { return bounds_; }
@@ -194,7 +201,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
             .name = options.name};
   }
   Call number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order);
-  static void sign(std::span<Op> ops, Call& call) noexcept;
   Work send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait);
   Work lower(Op& op, const CallOptions& options, Wait wait);
   void lower_barrier(Op& op);

@@ -1,6 +1,7 @@
 #include "support/fake_ranks.hpp"
 
 #include <memory>
+#include <utility>
 
 #include <tutti/backend/backend_table.hpp>
 
@@ -18,17 +19,19 @@ void run_fake_ranks(const World& world, FakeFlaws flaws,
     FakeDevice device(rank);
     FakeStream compute;
     FakeStream other;
-    ProcessGroup group = ProcessGroup::create(
-        options, std::make_unique<FakeBackend>(device,
-                                               BackendInit{.store = make_prefix_store(store, "in/"),
-                                                           .rank = rank,
-                                                           .size = world.size,
-                                                           .name = "fake",
-                                                           .timeout = options.timeout,
-                                                           .logger = options.logger},
-                                               flaws));
+    auto backend =
+        std::make_unique<FakeBackend>(device,
+                                      BackendInit{.store = make_prefix_store(store, "in/"),
+                                                  .rank = rank,
+                                                  .size = world.size,
+                                                  .name = "fake",
+                                                  .timeout = options.timeout,
+                                                  .logger = options.logger},
+                                      flaws);
+    const FakeBackend* const fake = backend.get();
+    ProcessGroup group = ProcessGroup::create(options, std::move(backend));
     try {
-      body({group, device, compute, other});
+      body({group, device, compute, other, fake});
     } catch (...) {
       group.abort("a rank left the test");
       throw;

@@ -16,6 +16,7 @@ struct FakeRank {
   FakeDevice& device;
   FakeStream& compute;
   FakeStream& other;
+  const FakeBackend* backend = nullptr;  ///< Of `group`.
 };
 
 /// Runs `body` on `world.size` ranks, each over a FakeBackend with these flaws, and synchronizes

@@ -343,11 +343,11 @@ TEST_P(ReducerFaults, AHookThatThrowsAbortsTheGroup) {
   on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
     GradientReducer reducer(group, Three::parameters(group), Three::options());
     const int last = group.size() - 1;
-    if (group.rank() == last)
-      reducer.set_hook([](ddp::Bucket& bucket) -> Work {
-        if (bucket.index() == 1) throw std::runtime_error("no more factors");
-        return bucket.group().all_reduce_async(bucket.buffer(), bucket.op(), bucket.call());
-      });
+    reducer.set_hook([last](ddp::Bucket& bucket) -> Work {
+      if (bucket.group().rank() == last && bucket.index() == 1)
+        throw std::runtime_error("no more factors");
+      return bucket.group().all_reduce_async(bucket.buffer(), bucket.op(), bucket.call());
+    });
     Three mine(group);
     try {
       mine.mark_all(reducer);

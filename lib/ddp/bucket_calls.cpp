@@ -1,0 +1,106 @@
+#include "ddp/bucket_calls.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <tutti/coalesce.hpp>
+
+namespace tutti::ddp {
+
+BucketCalls::BucketCalls(ProcessGroup& group, GradientArrays& arrays,
+                         std::span<const Gradient> gradients, const CallOptions& call,
+                         DeviceArithmetic* arithmetic)
+    : group_(group),
+      arrays_(arrays),
+      gradients_(gradients),
+      call_(call),
+      arithmetic_(arithmetic),
+      on_host_(group.memory().device().type == DeviceType::cpu) {
+  renew();
+}
+
+void BucketCalls::renew() {
+  launches_.clear();
+  for (const Bucket& bucket : arrays_.buckets())
+    launches_.push_back(
+        {.name = fmt::format("ddp bucket {}", bucket.index()), .left = bucket.slices().size()});
+}
+
+void BucketCalls::reset() {
+  next_ = 0;
+  for (std::size_t i = 0; i < launches_.size(); ++i) {
+    launches_[i].left = arrays_.buckets()[i].slices().size();
+    launches_[i].stream.reset();
+  }
+}
+
+void BucketCalls::set_hook(CommHook hook) {
+  hook_ = std::move(hook);
+  arrays_.set_copied(has_hook());
+  for (Launch& launch : launches_) launch.list.reset();
+}
+
+void BucketCalls::wait() {
+  for (Launch& launch : launches_) launch.wait();
+}
+
+void BucketCalls::launch_full(std::int64_t step, double divisor) {
+  for (; next_ < launches_.size() && launches_[next_].left == 0; ++next_) {
+    Bucket& bucket = arrays_.buckets()[next_];
+    Launch& launch = launches_[next_];
+    CallOptions mine = call_;
+    // Without a gradient of this rank: the stream of the last step.
+    mine.stream =
+        launch.stream.value_or(gradients_[bucket.slices().front().id].producer.value_or(Stream{}));
+    mine.name = launch.name;
+    bucket.set_call(mine);
+    bucket.set_step(step, divisor);
+    bucket.set_arithmetic(arithmetic_);
+    if (hook_) {
+      launch.works.resize(1);
+      launch.works.front() = hook_(bucket);
+    } else if (on_host_) {
+      reduce(bucket, launch);
+    } else {
+      launch_list(bucket, launch);
+    }
+  }
+}
+
+/// Reduces the small gradients of the bucket in one call, and each large one where it is: in the
+/// caller's array, or in the bucket if this rank has none. Ranks need not agree on that.
+void BucketCalls::reduce(const Bucket& bucket, Launch& launch) {
+  TensorView small = bucket.buffer();
+  std::size_t calls = 0;
+  const auto all_reduce = [&](const TensorView& array) {
+    if (calls == launch.works.size()) launch.works.emplace_back();
+    launch.works[calls++] = group_.all_reduce_async(array, bucket.op(), bucket.call());
+  };
+  for (std::size_t i = 0; i < bucket.slices().size(); ++i) {
+    const Slice& slice = bucket.slices()[i];
+    if (!arrays_.is_large(slice.id)) continue;
+    if (calls == 0) small.shape = Shape{slice.offset};
+    const Gradient& mine = gradients_[slice.id];
+    all_reduce(mine.in_place ? mine.array : bucket.gradient(i));
+  }
+  if (small.bytes() != 0 || calls == 0) all_reduce(small);
+  launch.works.resize(calls);
+}
+
+/// Reduces the bucket by a prepared list, of which the backend may keep a graph. On a device no
+/// gradient is large, so array and operation are those of the last step, unless the program has set
+/// another divisor. Whether there is a list depends on what is equal on all ranks.
+void BucketCalls::launch_list(const Bucket& bucket, Launch& launch) {
+  if (!launch.list || launch.divisor != bucket.divisor()) {
+    launch.works.clear();  // Waits for the launches of the old list.
+    Coalesce calls(group_);
+    calls.add(group_.all_reduce_async(bucket.buffer(), bucket.op(), bucket.call()));
+    launch.list = calls.prepare();
+    launch.divisor = bucket.divisor();
+  }
+  launch.works.resize(1);
+  launch.works.front() = launch.list->launch(bucket.call());
+}
+
+}  // namespace tutti::ddp
