@@ -161,7 +161,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
   try {
     next_ = std::max<std::uint64_t>(next_, call.seq + 1);
     (void)history_.begin(ops, call);
-    launcher_.launch(ops, state);
+    launcher_.launch(ops, state, call.kept);
   } catch (...) {
     const Error error = internal::to_error(std::current_exception());
     if (error.code() == Errc::timeout)
@@ -199,6 +199,7 @@ void Group::leave() noexcept {
   if (!watcher_.stop()) return;
   order_->stop();
   if (failure_.is_broken()) return;
+  launcher_.end_graphs();  // NCCL ends no communicator before them.
   const auto all = watcher_.communicators();
   // Aborts an adopted communicator if a peer has failed, because the program may go on using it.
   // Asks the store, because the Watcher does not poll while no call is in flight.

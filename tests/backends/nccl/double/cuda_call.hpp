@@ -15,6 +15,7 @@ class CudaCall {
   explicit CudaCall(const char* called, Context context = Context::made)
       : name(called), thread(this_thread()), here(machine()), lock(here.mutex) {
     ++here.calls[called];
+    ++thread.cuda_calls;
     if (context == Context::made) here.contexts.insert(thread.device);
   }
 

@@ -93,4 +93,8 @@ int calls(const std::string& function) {
   return machine().calls[function];
 }
 
+int cuda_calls_of_this_thread() {
+  return this_thread().cuda_calls;
+}
+
 }  // namespace tutti::test::nccl_double
