@@ -161,7 +161,7 @@ std::shared_ptr<EventState> Group::run(std::span<const Op> all, const Call& call
   try {
     next_ = std::max<std::uint64_t>(next_, call.seq + 1);
     (void)history_.begin(ops, call);
-    launcher_.launch(ops, state, call.kept);
+    launcher_.launch(ops, state);
   } catch (...) {
     const Error error = internal::to_error(std::current_exception());
     if (error.code() == Errc::timeout)

@@ -93,8 +93,7 @@ bool Launcher::check_call(std::span<const Op> ops, const Call& call) const {
   return captured;
 }
 
-void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state,
-                      std::unique_ptr<Kept>* kept) {
+void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state) {
   const bool captured = state->is_captured();
   std::optional<DeviceScope> scope;
   std::optional<cuda::RelaxedCapture> relaxed;
@@ -117,9 +116,9 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
                               : streams_.choose(ops, call, init_.size);
     // The list's operations decide, so the ranks agree.
     const bool replays =
-        !captured && kept != nullptr &&
+        !captured && call.kept != nullptr &&
         std::ranges::none_of(ops, [&](const Op& op) { return needs_host(op, call); });
-    auto graph = replays ? replays_.next(*kept, context_, streams_) : nullptr;
+    auto graph = replays ? replays_.next(*call.kept, context_, streams_) : nullptr;
     launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_,
                     std::move(graph));
     if (!captured && context.stream != streams_.own()) {

@@ -39,9 +39,8 @@ class Launcher {
   /// graph or this build does not support, or as cuda::is_capturing().
   bool check_call(std::span<const Op> ops, const Call& call) const;
 
-  /// Passes the call to NCCL, which may queue it later. `kept`: as Call::kept. @throws Error.
-  void launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state,
-              std::unique_ptr<Kept>* kept = nullptr);
+  /// Passes the call to NCCL, which may queue it later. @throws Error.
+  void launch(std::span<const Op> ops, const std::shared_ptr<EventState>& state);
   /// Advances the last call without blocking. True when it has been queued.
   bool advance();
   /// The same, unless another thread is doing it. Then the result is true.

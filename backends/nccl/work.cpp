@@ -14,7 +14,6 @@ EventState::EventState(std::shared_ptr<internal::CallQueue> queue, std::shared_p
   op_.rows = {};
   op_.send_rows = {};
   call_.name = {};
-  call_.kept = nullptr;
 }
 
 namespace {

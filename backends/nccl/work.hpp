@@ -55,7 +55,7 @@ class EventState final : public internal::HostState {
 
   /// The operation, or the first of several; without its rows.
   const Op& op() const noexcept { return op_; }
-  const Call& call() const noexcept { return call_; }  ///< Without its name and place.
+  const Call& call() const noexcept { return call_; }  ///< Without its name.
   bool is_message() const noexcept { return nccl::is_message(op_, call_); }
   Deadline limit() const noexcept { return limit_; }
   Clock::time_point since() const noexcept { return since_; }
