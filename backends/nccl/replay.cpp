@@ -83,6 +83,8 @@ std::shared_ptr<ReplayGraph> Replays::next(std::unique_ptr<Kept>& kept, const Op
   }
   auto& graph = static_cast<Replay&>(*kept).graph;
   if (graph == nullptr) {
+    const DeviceScope scope(own.gpu.cuda(), own.gpu.index());
+    const cuda::RelaxedCapture relaxed(own.gpu.cuda());
     auto made = std::make_shared<ReplayGraph>(own, streams.for_capture(own.stream));
     (void)has_graphs();
     all_.push_back(made);
