@@ -48,6 +48,14 @@ namespace tutti::backend::cuda {
     (cudaStream_t stream, cudaStreamCaptureStatus * status))                                      \
   X(thread_exchange_stream_capture_mode, cudaThreadExchangeStreamCaptureMode,                     \
     (cudaStreamCaptureMode * mode))                                                               \
+  X(stream_begin_capture, cudaStreamBeginCapture,                                                 \
+    (cudaStream_t stream, cudaStreamCaptureMode mode))                                            \
+  X(stream_end_capture, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t * graph))         \
+  X(graph_instantiate_with_flags, cudaGraphInstantiateWithFlags,                                  \
+    (cudaGraphExec_t * executable, cudaGraph_t graph, unsigned long long flags))                  \
+  X(graph_launch, cudaGraphLaunch, (cudaGraphExec_t executable, cudaStream_t stream))             \
+  X(graph_exec_destroy, cudaGraphExecDestroy, (cudaGraphExec_t executable))                       \
+  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))                                         \
   X(event_create_with_flags, cudaEventCreateWithFlags, (cudaEvent_t * event, unsigned int flags)) \
   X(event_record, cudaEventRecord, (cudaEvent_t event, cudaStream_t stream))                      \
   X(event_query, cudaEventQuery, (cudaEvent_t event))                                             \

@@ -42,13 +42,24 @@ void Messages::inside(ncclComm_t comm) const {
 
 Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
                std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
-               Counting& counting)
-    : context_(context),
+               Counting& counting, std::shared_ptr<ReplayGraph> graph)
+    : context_(graph == nullptr || graph->is_complete() ? context : graph->begin()),
+      stream_(context.stream),
+      graph_(std::move(graph)),
       communicator_(std::move(communicator)),
       state_(std::move(state)),
       turn_(std::move(turn)),
       counting_(counting),
-      messages_(context) {
+      messages_(context_) {
+  if (graph_ == nullptr || !graph_->is_complete()) lower(ops);
+  if (stream_ == to_cuda(state_->call().stream)) return;
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
+  auto inputs = context_.gpu.event();
+  inputs.record(to_cuda(state_->call().stream));
+  inputs.block(stream_);
+}
+
+void Launch::lower(std::span<const Op> ops) {
   internal::reserve_row_lists(ops, rows_);
   lowered_.reserve(ops.size());
   for (Op op : ops) {
@@ -57,18 +68,13 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
       continue;
     }
     if (op.kind == Operation::all_gather_bounded) {
-      bounded_.emplace_back(context_, op, counting.room());
+      bounded_.emplace_back(context_, op, counting_.room());
       continue;
     }
     internal::copy_row_lists(op, rows_);
     lowered_.emplace_back(context_, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
-  if (context_.stream == to_cuda(state_->call().stream)) return;
-  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
-  auto inputs = context_.gpu.event();
-  inputs.record(to_cuda(state_->call().stream));
-  inputs.block(context_.stream);
 }
 
 void Launch::begin_group() {
@@ -91,8 +97,7 @@ void Launch::begin_group() {
   });
 }
 
-bool Launch::advance() {
-  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
+bool Launch::queue_operations() {
   if (begun_ == 0) begin_group();
   for (;;) {
     if (!communicator_->ready()) return false;
@@ -104,12 +109,22 @@ bool Launch::advance() {
     for (auto& op : bounded_) op.after();
   });
   lowered_.clear();  // Frees the call's memory in stream order, in a graph too.
+  return true;
+}
+
+bool Launch::advance() {
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
+  if (graph_ == nullptr || !graph_->is_complete()) {
+    if (!queue_operations()) return false;
+    if (graph_ != nullptr) graph_->complete();
+  }
+  if (graph_ != nullptr) graph_->launch(stream_);
   if (!bounded_.empty()) {
     counting_.add(state_, std::move(bounded_));
     return true;
   }
   auto behind = context_.gpu.event();
-  behind.record(context_.stream);
+  behind.record(stream_);
   state_->queued(std::move(behind));
   return true;
 }

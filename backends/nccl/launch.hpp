@@ -10,6 +10,7 @@
 #include "communicator.hpp"
 #include "op_context.hpp"
 #include "ops.hpp"
+#include "replay.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {
@@ -39,26 +40,31 @@ class Messages {
 class Launch {
  public:
   /// Orders the call after the work on Call::stream. Holds `turn` until all of the call has been
-  /// queued.
+  /// queued. `graph`: null, or the list's, which is captured first unless it is complete.
   Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
          std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
-         Counting& counting);
+         Counting& counting, std::shared_ptr<ReplayGraph> graph = nullptr);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
   /// Advances without blocking. True when all of the call has been queued; the call's state then
   /// has its event. @throws Error.
   bool advance();
-  cudaStream_t stream() const noexcept { return context_.stream; }
-  bool is_captured() const noexcept { return state_->is_captured(); }
+  cudaStream_t stream() const noexcept { return stream_; }
+  /// True if no work on stream() is part of the call yet.
+  bool is_captured() const noexcept { return state_->is_captured() || graph_ != nullptr; }
   /// Gives up the turn on the device after an abort. Keeps the call's memory, which NCCL may still
   /// use.
   void give_up() noexcept { turn_.reset(); }
 
  private:
+  void lower(std::span<const Op> ops);
   void begin_group();
+  bool queue_operations();
 
-  OpContext context_;
+  OpContext context_;  // Of the operations, which may be captured into graph_.
+  cudaStream_t stream_;
+  std::shared_ptr<ReplayGraph> graph_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<EventState> state_;
   std::optional<Gpu::Turn> turn_;

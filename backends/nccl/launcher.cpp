@@ -15,12 +15,16 @@ namespace {
 /// The time for which launch() itself advances a call. After it the Watcher does.
 constexpr std::chrono::milliseconds hand_over{2};
 
-/// Checks a captured call. @throws Error unsupported for operations that need the host: a graph
-/// cannot contain them.
+/// True for an operation that needs the host: a graph cannot contain it.
+bool needs_host(const Op& op, const Call& call) noexcept {
+  return op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
+         is_message(op, call);
+}
+
+/// Checks a captured call. @throws Error unsupported for operations that need the host.
 void refuse_capture(std::span<const Op> ops, const Call& call) {
   for (const auto& op : ops)
-    if (op.kind == Operation::barrier || op.kind == Operation::all_gather_bounded ||
-        is_message(op, call))
+    if (needs_host(op, call))
       internal::failf(Errc::unsupported,
                       "{} cannot be captured into a CUDA graph; call it outside of the capture",
                       name_of(op.kind));
@@ -110,7 +114,13 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     auto context = context_;
     context.stream = captured ? streams_.for_capture(to_cuda(call.stream))
                               : streams_.choose(ops, call, init_.size);
-    launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_);
+    // The list's operations decide, so the ranks agree.
+    const bool replays =
+        !captured && call.kept != nullptr &&
+        std::ranges::none_of(ops, [&](const Op& op) { return needs_host(op, call); });
+    auto graph = replays ? replays_.next(*call.kept, context_, streams_) : nullptr;
+    launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_,
+                    std::move(graph));
     if (!captured && context.stream != streams_.own()) {
       state->run_on_its_stream();
       streams_.ran_elsewhere(state);
@@ -170,10 +180,21 @@ std::vector<cudaStream_t> Launcher::streams() {
   return all;
 }
 
+bool Launcher::has_graphs() {
+  const std::lock_guard lock(mutex_);
+  return replays_.has_graphs();
+}
+
+void Launcher::end_graphs() {
+  const std::lock_guard lock(mutex_);
+  replays_.end(true);
+}
+
 void Launcher::give_up(bool idle) noexcept {
   // NCCL may be queuing the call, whose memory is kept until the device is idle.
   const std::lock_guard lock(mutex_);
   if (launch_) launch_->give_up();
+  replays_.end(idle);
   if (!idle) return;
   launch_.reset();
   counting_.forget();

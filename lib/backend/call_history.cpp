@@ -10,13 +10,15 @@
 namespace tutti::internal {
 namespace {
 
-/// Packs the kind, dtype, reduction, number of operations and root of a call into one word.
-std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
+/// Packs the kind, dtype, reduction, number of operations, root, and whether the call launches a
+/// prepared list, into one word.
+std::uint64_t pack(const Op& first, std::size_t ops, bool prepared) noexcept {
   const auto dtype =
       first.in.data != nullptr || first.out.data == nullptr ? first.in.dtype : first.out.dtype;
   return static_cast<std::uint64_t>(first.kind) | static_cast<std::uint64_t>(dtype) << 8 |
          static_cast<std::uint64_t>(first.reduce.kind) << 16 |
-         static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xff)) << 24 |
+         static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0x7f)) << 24 |
+         static_cast<std::uint64_t>(prepared) << 31 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(first.root)) << 32;
 }
 
@@ -24,7 +26,8 @@ void unpack(std::uint64_t what, PastCall& call) noexcept {
   call.operation = static_cast<Operation>(what & 0xff);
   call.dtype = static_cast<DType>(what >> 8 & 0xff);
   call.reduce = static_cast<ReduceOp::Kind>(what >> 16 & 0xff);
-  call.ops = static_cast<std::uint32_t>(what >> 24 & 0xff);
+  call.ops = static_cast<std::uint32_t>(what >> 24 & 0x7f);
+  call.prepared = (what >> 31 & 1) != 0;
   call.root = static_cast<std::int32_t>(what >> 32);
 }
 
@@ -37,13 +40,12 @@ std::uint64_t chain(std::uint64_t before, std::uint64_t call) noexcept {
 
 }  // namespace
 
-void CallHistory::write(Slot& slot, std::uint64_t seq, std::uint64_t fingerprint, const Op& first,
-                        std::size_t ops) noexcept {
+void CallHistory::write(Slot& slot, const Call& call, const Op& first, std::size_t ops) noexcept {
   slot.version.store(0, std::memory_order_relaxed);  // Ordered before the release stores below.
-  slot.seq.store(seq, std::memory_order_release);
-  slot.fingerprint.store(fingerprint, std::memory_order_release);
+  slot.seq.store(call.seq, std::memory_order_release);
+  slot.fingerprint.store(call.fingerprint, std::memory_order_release);
   slot.before.store(chain_, std::memory_order_release);
-  slot.what.store(pack(first, ops), std::memory_order_release);
+  slot.what.store(pack(first, ops, call.kept != nullptr), std::memory_order_release);
   slot.bytes.store(
       static_cast<std::int64_t>(first.in.data != nullptr ? first.in.bytes() : first.out.bytes()),
       std::memory_order_release);
@@ -61,11 +63,10 @@ std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noex
   for (const auto& op : ops)
     if (is_point_to_point(shown->kind)) shown = &op;
   const auto index = count_.load(std::memory_order_relaxed);
-  write(slots_[index % length], call.seq, call.fingerprint, *shown, ops.size());
+  write(slots_[index % length], call, *shown, ops.size());
   if (call.seq >= next_mark_) {
     const auto mark = call.seq / mark_distance;
-    if (call.seq % mark_distance == 0)
-      write(marks_[mark % length], call.seq, call.fingerprint, *shown, ops.size());
+    if (call.seq % mark_distance == 0) write(marks_[mark % length], call, *shown, ops.size());
     next_mark_ = (mark + 1) * mark_distance;
   }
   count_.store(index + 1, std::memory_order_release);
@@ -120,7 +121,11 @@ Bytes encode(const PastCalls& calls) {
   for (const auto& call : calls.calls) {
     out.u64(call.seq).u64(call.fingerprint).u64(call.before);
     out.u8(static_cast<std::uint8_t>(call.operation)).u8(static_cast<std::uint8_t>(call.dtype));
-    out.u8(static_cast<std::uint8_t>(call.reduce)).u32(call.ops).i32(call.root).i64(call.bytes);
+    out.u8(static_cast<std::uint8_t>(call.reduce))
+        .u32(call.ops)
+        .u8(call.prepared)
+        .i32(call.root)
+        .i64(call.bytes);
     out.text(call.text);
   }
   out.u32(static_cast<std::uint32_t>(calls.marks.size()));
@@ -140,6 +145,7 @@ PastCalls decode_past_calls(const Bytes& bytes) {
     call.dtype = static_cast<DType>(in.u8());
     call.reduce = static_cast<ReduceOp::Kind>(in.u8());
     call.ops = in.u32();
+    call.prepared = in.u8() != 0;
     call.root = in.i32();
     call.bytes = in.i64();
     call.text = in.text();
@@ -162,6 +168,7 @@ std::optional<CallDifference> difference(const GroupNames& names, const PastCall
       text += fmt::format(" {} {} B", name_of(call.dtype), call.bytes);
     if (call.root >= 0) text += fmt::format(" root {}", names(call.root));
     if (call.ops > 1) text += fmt::format(" (first of {})", call.ops);
+    if (call.prepared) text += " prepared";
     return text + (&call == &of.calls.back() ? " running" : " done");
   };
   const auto found = [&](Operation operation, std::uint64_t seq, const std::string& own,

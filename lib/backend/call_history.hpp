@@ -28,7 +28,8 @@ struct PastCall {
   int root = -1;
   std::int64_t bytes = 0;
   std::uint32_t ops = 1;
-  std::string text{};  ///< The call in words; empty: of the numbers above.
+  bool prepared = false;  ///< The launch of a prepared list.
+  std::string text{};     ///< The call in words; empty: of the numbers above.
 };
 
 /// The last collectives of a rank at one moment, oldest first. A fact about each call: it does not
@@ -93,8 +94,7 @@ class CallHistory {
     std::atomic<std::uint64_t> what{0};
     std::atomic<std::int64_t> bytes{0};
   };
-  void write(Slot& slot, std::uint64_t seq, std::uint64_t fingerprint, const Op& first,
-             std::size_t ops) noexcept;
+  void write(Slot& slot, const Call& call, const Op& first, std::size_t ops) noexcept;
   static std::optional<PastCall> read(const Slot& slot);
 
   GroupNames names_;

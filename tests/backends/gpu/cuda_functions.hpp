@@ -9,17 +9,9 @@
 namespace tutti::gpu {
 
 /// field, function, parameters.
-#define TUTTI_GPU_FUNCTIONS(X)                                                               \
-  X(event_synchronize, cudaEventSynchronize, (cudaEvent_t event))                            \
-  X(event_elapsed_time, cudaEventElapsedTime, (float* ms, cudaEvent_t from, cudaEvent_t to)) \
-  X(stream_begin_capture, cudaStreamBeginCapture,                                            \
-    (cudaStream_t stream, cudaStreamCaptureMode mode))                                       \
-  X(stream_end_capture, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t * graph))    \
-  X(graph_instantiate, cudaGraphInstantiateWithFlags,                                        \
-    (cudaGraphExec_t * made, cudaGraph_t graph, unsigned long long flags))                   \
-  X(graph_launch, cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream))             \
-  X(graph_exec_destroy, cudaGraphExecDestroy, (cudaGraphExec_t graph))                       \
-  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))
+#define TUTTI_GPU_FUNCTIONS(X)                                    \
+  X(event_synchronize, cudaEventSynchronize, (cudaEvent_t event)) \
+  X(event_elapsed_time, cudaEventElapsedTime, (float* ms, cudaEvent_t from, cudaEvent_t to))
 
 struct CudaFunctions {
 #define TUTTI_FIELD(field, function, parameters) cudaError_t(*field) parameters = nullptr;

@@ -11,7 +11,6 @@
 
 #include "cuda/api.hpp"
 #include "cuda/device.hpp"
-#include "cuda_functions.hpp"
 #include "nccl/nccl.hpp"
 #include "rank.hpp"
 
@@ -47,28 +46,28 @@ std::string unavailable() {
 class CapturedSum {
  public:
   /// @throws Error unsupported where captured calls are refused.
-  CapturedSum(ProcessGroup& group, const gpu::CudaFunctions& functions, int device)
+  CapturedSum(ProcessGroup& group, int device)
       : group_(group),
-        functions_(functions),
         stream_(std::make_shared<backend::cuda::Gpu>(cuda_, device)),
         in_(group.memory(), {count}, DType::f32, stream()),
         out_(group.memory(), {count}, DType::f32, stream()) {
     call();  // Connections are made outside of the graph.
-    check(cuda_, functions.stream_begin_capture(stream_.get(), cudaStreamCaptureModeThreadLocal),
+    check(cuda_, cuda_.stream_begin_capture(stream_.get(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
     try {
       call();
     } catch (const Error&) {
-      (void)functions.stream_end_capture(stream_.get(), &graph_);
+      (void)cuda_.stream_end_capture(stream_.get(), &graph_);
       (void)cuda_.get_last_error();
       throw;
     }
-    check(cuda_, functions.stream_end_capture(stream_.get(), &graph_), "cudaStreamEndCapture");
-    check(cuda_, functions.graph_instantiate(&made_, graph_, 0), "cudaGraphInstantiateWithFlags");
+    check(cuda_, cuda_.stream_end_capture(stream_.get(), &graph_), "cudaStreamEndCapture");
+    check(cuda_, cuda_.graph_instantiate_with_flags(&made_, graph_, 0),
+          "cudaGraphInstantiateWithFlags");
   }
   ~CapturedSum() {
-    (void)functions_.graph_exec_destroy(made_);
-    (void)functions_.graph_destroy(graph_);
+    (void)cuda_.graph_exec_destroy(made_);
+    (void)cuda_.graph_destroy(graph_);
   }
   CapturedSum(const CapturedSum&) = delete;
   CapturedSum& operator=(const CapturedSum&) = delete;
@@ -77,7 +76,7 @@ class CapturedSum {
   std::int64_t wrong_after_launch(int turn) {
     std::vector<float> values(count, static_cast<float>(group_.rank() + 10 * turn));
     group_.memory().copy(in_.data(), values.data(), in_.bytes(), stream());
-    check(cuda_, functions_.graph_launch(made_, stream_.get()), "cudaGraphLaunch");
+    check(cuda_, cuda_.graph_launch(made_, stream_.get()), "cudaGraphLaunch");
     group_.memory().copy(values.data(), out_.data(), out_.bytes(), stream());
     float want = 0;
     for (int rank = 0; rank < group_.size(); ++rank) want += static_cast<float>(rank + 10 * turn);
@@ -98,7 +97,6 @@ class CapturedSum {
 
   const backend::cuda::CudaApi& cuda_ = backend::cuda::cuda_api();
   ProcessGroup& group_;
-  const gpu::CudaFunctions& functions_;
   backend::cuda::CudaStream stream_;
   Tensor in_;
   Tensor out_;
@@ -151,7 +149,6 @@ int run(std::string_view how) {
     fmt::print("one rank has no peers that {} could end\n", how);
     return 3;
   }
-  const gpu::CudaFunctions functions = gpu::load_cuda_functions();
   const backend::cuda::DeviceScope scope(cuda, here.device);
   const auto make = [&](std::string_view name) {
     return ProcessGroup::create({.backend = "nccl_gpu",
@@ -164,7 +161,7 @@ int run(std::string_view how) {
   auto group = make("first");
   std::string wrong;
   try {
-    CapturedSum sum(group, functions, here.device);
+    CapturedSum sum(group, here.device);
     wrong = how == "replay" ? replay(sum) : fail(how, group, sum);
   } catch (const Error& error) {
     if (error.code() != Errc::unsupported) throw;
@@ -175,7 +172,7 @@ int run(std::string_view how) {
     group.barrier();
   } else {  // The graph is gone; its group has failed.
     auto next = make("next");
-    CapturedSum sum(next, functions, here.device);
+    CapturedSum sum(next, here.device);
     if (wrong.empty() && sum.wrong_after_launch(1) != 0) wrong = "the next group is wrong";
     next.barrier();
   }

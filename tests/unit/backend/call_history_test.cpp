@@ -1,6 +1,7 @@
 #include "backend/call_history.hpp"
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,21 @@ TEST(CallHistory, TheFirstCallThatDiffersIsNamedWithBothSides) {
   EXPECT_EQ(found->seq, 1U);
   EXPECT_FALSE(found->is_last);
   EXPECT_NE(found->text.find("rank 0: all_reduce #1 sum f32 16 B done; rank 2: all_reduce #1 sum"),
+            std::string::npos)
+      << found->text;
+}
+
+TEST(CallHistory, ALaunchOfAPreparedListIsNamed) {
+  Rank a(0);
+  Rank b(1);
+  const std::array ops{all_reduce(), all_reduce()};
+  std::unique_ptr<Kept> kept;
+  (void)a.history.begin(ops, {.fingerprint = 1, .kept = &kept});
+  (void)b.history.begin(ops, {.fingerprint = 2});
+  const auto found = compare(a, b);
+  ASSERT_TRUE(found);
+  EXPECT_NE(found->text.find("rank 0: all_reduce #0 sum f32 16 B (first of 2) prepared running; "
+                             "rank 1: all_reduce #0 sum f32 16 B (first of 2) running"),
             std::string::npos)
       << found->text;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/nccl/double/streams.hpp"
+#include "nccl/gpu.hpp"
 
 // Capture into graphs. Work that is queued on a capturing stream is recorded, and queued on streams
 // at every launch of the graph. Everything here needs the lock.
@@ -50,5 +51,7 @@ void invalidate(Stream& stream);
 cudaError_t at_graph_end(cudaStream_t stream, void* object, void (*destroy)(void*));
 /// Ends the hold of a graph on communicators.
 void release_comms(Capture& capture);
+/// The functions of graphs.cpp.
+void fill_graphs(backend::nccl::CudaApi& table);
 
 }  // namespace tutti::test::nccl_double

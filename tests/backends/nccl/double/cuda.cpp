@@ -241,6 +241,7 @@ const char* get_error_name(cudaError_t error) {
 
 void fill_cuda_table(backend::nccl::CudaApi& table) {
   fill_cuda_memory(table);
+  fill_graphs(table);
   table.get_device_count = get_device_count;
   table.get_device = get_device;
   table.set_device = set_device;
@@ -260,7 +261,6 @@ void fill_cuda_table(backend::nccl::CudaApi& table) {
   table.driver_get_version = runtime_get_version;
   table.get_error_name = get_error_name;
   table.get_error_string = get_error_name;
-  table.at_graph_end = at_graph_end;
   table.has_context = has_context;
 }
 

@@ -66,6 +66,7 @@ void set_messages_side_by_side(bool side_by_side);
 
 /// Ranks connect for each collective function at its first call (NCCL_RUNTIME_CONNECT), which is
 /// ncclInProgress until all of them have made it; not for all functions at the first call of any.
+/// They register the arrays of each captured call together, too (NCCL_GRAPH_REGISTER).
 void set_connects_each_function(bool each);
 
 /// True if the platform has symmetric windows, and NCCL's settings allow registered buffers.
@@ -87,8 +88,8 @@ void fill(cudaStream_t stream, float* data, std::size_t count, float value,
 /// The same, as a kernel that copies.
 void copy(cudaStream_t stream, float* to, const float* from, std::size_t count,
           std::chrono::nanoseconds takes = {});
-/// cudaStreamBeginCapture() and cudaStreamEndCapture(), which the backend does not call itself. A
-/// graph that breaks the rules is null. Its end frees its allocations.
+/// cudaStreamBeginCapture() and cudaStreamEndCapture() of the program. A graph that breaks the
+/// rules is null. Its end frees its allocations.
 struct Capture;
 using Graph = std::shared_ptr<Capture>;
 cudaError_t begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode);

@@ -9,6 +9,7 @@
 
 #include "backends/nccl/double/capture.hpp"
 #include "backends/nccl/double/clique.hpp"
+#include "backends/nccl/double/cuda_call.hpp"
 #include "backends/nccl/double/double.hpp"
 #include "backends/nccl/double/machine.hpp"
 
@@ -117,6 +118,77 @@ void launch(const Graph& graph, cudaStream_t handle) {
     here.end_stream(*stream);
   }
   graph->last = here.record(*on);
+}
+
+namespace {
+
+// What cudaGraph_t and cudaGraphExec_t point to.
+Graph& graph_of(void* handle) {
+  return *static_cast<Graph*>(handle);
+}
+
+/// The result of the call of this name, which has taken the lock itself.
+cudaError_t count(const char* called, cudaError_t result) {
+  return CudaCall(called).give(result);
+}
+
+cudaError_t stream_begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  return count("cudaStreamBeginCapture", begin_capture(stream, mode));
+}
+
+cudaError_t stream_end_capture(cudaStream_t stream, cudaGraph_t* made) {
+  *made = nullptr;
+  Graph graph;
+  const auto result = end_capture(stream, &graph);
+  const CudaCall call("cudaStreamEndCapture");
+  if (result != cudaSuccess) return call.give(result);
+  ++call.here.graphs;
+  *made = reinterpret_cast<cudaGraph_t>(new Graph(std::move(graph)));
+  return cudaSuccess;
+}
+
+cudaError_t graph_instantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  const CudaCall call("cudaGraphInstantiateWithFlags");
+  *made = nullptr;
+  if (const auto error = call.broken(call.thread.device)) return call.give(error);
+  if (call.here.prohibited(call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
+  ++call.here.graphs;
+  *made = reinterpret_cast<cudaGraphExec_t>(new Graph(graph_of(graph)));
+  return cudaSuccess;
+}
+
+cudaError_t graph_launch(cudaGraphExec_t graph, cudaStream_t stream) {
+  {
+    const CudaCall call("cudaGraphLaunch");
+    if (const auto error = call.broken(graph_of(graph)->device)) return call.give(error);
+  }
+  launch(graph_of(graph), stream);
+  return cudaSuccess;
+}
+
+cudaError_t destroy(const char* called, void* handle) {
+  const std::unique_ptr<Graph> graph(&graph_of(handle));  // Outlives the lock.
+  const CudaCall call(called);
+  --call.here.graphs;
+  return call.give(call.broken((*graph)->device));
+}
+cudaError_t graph_exec_destroy(cudaGraphExec_t graph) {
+  return destroy("cudaGraphExecDestroy", graph);
+}
+cudaError_t graph_destroy(cudaGraph_t graph) {
+  return destroy("cudaGraphDestroy", graph);
+}
+
+}  // namespace
+
+void fill_graphs(backend::nccl::CudaApi& table) {
+  table.stream_begin_capture = stream_begin_capture;
+  table.stream_end_capture = stream_end_capture;
+  table.graph_instantiate_with_flags = graph_instantiate;
+  table.graph_launch = graph_launch;
+  table.graph_exec_destroy = graph_exec_destroy;
+  table.graph_destroy = graph_destroy;
+  table.at_graph_end = at_graph_end;
 }
 
 }  // namespace tutti::test::nccl_double

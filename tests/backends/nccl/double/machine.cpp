@@ -392,7 +392,7 @@ void Machine::check_captures() {
 bool Machine::has_streams_or_memory() const {
   return std::ranges::any_of(
              streams_, [](const auto& one) { return one.second->alive && !one.second->legacy; }) ||
-         pinned.blocks() != 0 ||
+         pinned.blocks() != 0 || graphs != 0 ||
          std::ranges::any_of(events_, [](const auto& one) { return one.second->alive; }) ||
          std::ranges::any_of(memory.blocks(), [](const auto& one) { return !one.second.freed; });
 }
@@ -425,6 +425,7 @@ void Machine::check_streams_and_memory() {
     violate(fmt::format("{} blocks of {} pinned bytes were never freed", pinned.blocks(),
                         pinned.bytes()));
   pinned.forget();
+  if (graphs != 0) violate(fmt::format("{} graphs were never destroyed", std::exchange(graphs, 0)));
   if (streams != 0) violate(fmt::format("{} streams were never destroyed", streams));
   if (events != 0) violate(fmt::format("{} events were never destroyed", events));
   if (blocks != 0) violate(fmt::format("{} blocks of {} bytes were never freed", blocks, bytes));

@@ -72,6 +72,7 @@ class Machine {
   bool messages_side_by_side = false;
   bool connects_each_function = false;
   std::vector<std::shared_ptr<Capture>> captures;  ///< Captures that have not ended.
+  int graphs = 0;  ///< Handles of graphs that have not been destroyed.
   static constexpr int newest = 23007;
   int version = newest;  ///< Of NCCL.
   bool issues_on_a_thread = false;

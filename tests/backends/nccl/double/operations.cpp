@@ -128,8 +128,14 @@ void issue(const NcclCall& call, Launch& launch) {
 }
 
 /// Ranks connect when all have come to the first operation, or to the first of the same function.
+/// With `connects_each_function` a captured call needs the call of all ranks, too.
 bool connected(const NcclCall& call, const Launch& launch) {
   return std::ranges::all_of(launch.parts, [&](const Launch::Part& part) {
+    if (call.here.connects_each_function && part.captured != 0 &&
+        !std::ranges::all_of(part.comm->clique->members, [&](const Comm* other) {
+          return other->usable() && other->captured >= part.captured;
+        }))
+      return false;
     return std::ranges::all_of(part.operations, [&](const auto& operation) {
       const auto function = operation->function;
       const bool each = call.here.connects_each_function && !is_pair(function);
@@ -244,7 +250,7 @@ ncclResult_t launch_group(const NcclCall& call) {
   for (GroupedCall& grouped : std::exchange(call.thread.group, {})) {
     auto part = std::ranges::find(launch->parts, grouped.comm, &Launch::Part::comm);
     if (part == launch->parts.end())
-      part = launch->parts.insert(part, Launch::Part{grouped.comm, {}});
+      part = launch->parts.insert(part, Launch::Part{.comm = grouped.comm});
     part->operations.push_back(std::move(grouped.operation));
   }
   for (auto& [device, owner] : library().in_group)
@@ -270,8 +276,11 @@ ncclResult_t launch_group(const NcclCall& call) {
                                        text_of(*part.operations[0]) + " is one of");
   }
   launch->connects = connects(*launch);
-  for (const Launch::Part& part : launch->parts) {
-    for (Stream* stream : streams_of(call, part)) ++stream->enqueuing;
+  for (Launch::Part& part : launch->parts) {
+    for (Stream* stream : streams_of(call, part)) {
+      ++stream->enqueuing;
+      if (stream->capture != nullptr) part.captured = ++part.comm->captured;
+    }
     part.comm->launch = launch;
     library().launching[part.comm->device].insert(part.comm);
     for (const auto& operation : part.operations) part.comm->begun.insert(operation->function);

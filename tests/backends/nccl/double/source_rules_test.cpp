@@ -58,6 +58,46 @@ TEST_F(Sources, ACommunicatorIsFinalizedWhenTheLastGraphIsDestroyed) {
   });
 }
 
+TEST_F(Sources, ACapturedCallWaitsForAllRanksWhereTheyRegisterItsArrays) {
+  set_connects_each_function(true);
+  RankBarrier barrier(2);
+  on_bare_ranks(2, [&](BareRank& at) {
+    float* data = at.make(1);
+    at.all_reduce(data, data);  // Connects the ranks.
+    at.settle();
+    cuda().stream_synchronize(at.stream);
+    barrier.wait();
+    if (at.rank == 1) barrier.wait();
+    EXPECT_EQ(cuda().stream_begin_capture(at.stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    at.all_reduce(data, data);
+    if (at.rank == 0) {
+      ncclResult_t state = ncclSuccess;
+      for (int i = 0; i < 100; ++i) nccl().comm_get_async_error(at.comm, &state);
+      EXPECT_EQ(state, ncclInProgress);
+      barrier.wait();
+    }
+    EXPECT_EQ(at.settle(), ncclSuccess);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cuda().stream_end_capture(at.stream, &graph), cudaSuccess);
+    EXPECT_EQ(cuda().graph_destroy(graph), cudaSuccess);
+  });
+}
+
+TEST_F(Sources, AGraphThatIsNeverDestroyedIsReported) {
+  {
+    const BareRank at(0, 1);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    EXPECT_EQ(cuda().stream_begin_capture(at.stream, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    EXPECT_EQ(cuda().stream_end_capture(at.stream, &graph), cudaSuccess);
+    EXPECT_EQ(cuda().graph_instantiate_with_flags(&executable, graph, 0), cudaSuccess);
+    EXPECT_EQ(cuda().graph_destroy(graph), cudaSuccess);
+    EXPECT_EQ(cuda().graph_launch(executable, at.stream), cudaSuccess);
+  }
+  check_nothing_is_left(0ms);
+  expect_violation({"1 graphs were never destroyed"});
+}
+
 TEST_F(Sources, OneRankIsACopyThatIsNeverInProgress) {
   on_bare_ranks(1, [](BareRank& at) {
     float* data = at.make(1);
