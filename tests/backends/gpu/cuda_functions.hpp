@@ -20,7 +20,9 @@ namespace tutti::gpu {
     (cudaGraphExec_t * made, cudaGraph_t graph, unsigned long long flags))                   \
   X(graph_launch, cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream))             \
   X(graph_exec_destroy, cudaGraphExecDestroy, (cudaGraphExec_t graph))                       \
-  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))
+  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))                                    \
+  X(mem_pool_destroy, cudaMemPoolDestroy, (cudaMemPool_t pool))                              \
+  X(mem_get_info, cudaMemGetInfo, (std::size_t * free, std::size_t * total))
 
 struct CudaFunctions {
 #define TUTTI_FIELD(field, function, parameters) cudaError_t(*field) parameters = nullptr;

@@ -12,7 +12,7 @@
 #include "cuda/api.hpp"
 #include "cuda/device.hpp"
 #include "cuda_functions.hpp"
-#include "rank.hpp"
+#include "run_ranks.hpp"
 
 // usage: graph [replay | abort | deadline] [--copies N]. An all_reduce captured into a CUDA graph.
 //   replay    launches the graph three times with other numbers
@@ -135,7 +135,6 @@ gpu::Outcome run(std::string_view how, const gpu::Rank& here) {
   if (how != "replay" && here.size < 2)
     return {3, fmt::format("one rank has no peers that {} could end", how)};
   const gpu::CudaFunctions functions = gpu::load_cuda_functions();
-  const backend::cuda::DeviceScope scope(*here.apis.cuda, here.device);
   const auto make = [&](std::string_view name) {
     return ProcessGroup::create({.backend = here.backend,
                                  .store = make_prefix_store(here.store, fmt::format("{}/", name)),

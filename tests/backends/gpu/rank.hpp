@@ -1,84 +1,53 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
-#include <exception>
+#include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include <tutti/backend/backend.hpp>
-#include <tutti/backend/backend_table.hpp>
-#include <tutti/cluster.hpp>
-#include <tutti/init.hpp>
+#include <tutti/process_group.hpp>
+#include <tutti/store/store.hpp>
 
-#include "copies.hpp"
-#include "cuda/fold_kernels.hpp"
-#include "own_default_stream.hpp"
+#include "cuda/device.hpp"
+#include "nccl/nccl.hpp"
 
-// The ranks of the programs: one per process, or several threads that share a device.
+// What the measurements share: a rank, its groups and its clock.
 
 namespace tutti::gpu {
 
+/// One rank of several, each of which is a process or a thread.
 struct Rank {
   int rank = 0;
   int size = 1;
   int device = 0;
   std::shared_ptr<Store> store{};
-  std::string backend{};  ///< Its name in the table.
+  std::string backend{};  ///< Its name in the table of the programs.
   backend::nccl::Apis apis{};
+  /// Waits for the event `to`. The time between both.
+  std::function<double(cudaEvent_t from, cudaEvent_t to)> elapsed_us{};
 };
 
-/// The exit status of a rank, and its last line.
-struct Outcome {
-  int status = 0;
-  std::string text{};
-};
-
-/// The reason why the backend nccl cannot be used here; empty if it can.
-inline std::string why_no_gpu() {
-  for (const BackendEntry& entry : backends())
-    if (entry.name == "nccl_gpu") return entry.unavailable();
-  return "not in this build";
-}
-
-/// This process as its launcher tells it, alone without one; its device by its local rank.
-/// @throws Error.
-inline Rank find_rank() {
-  namespace cuda = backend::cuda;
-  Rank here;
-  const int devices = std::max(cuda::count_devices(), 1);
-  const std::optional<ClusterInfo> info = VariablesEnvironment().detect();
-  if (info) {
-    here.rank = info->rank;
-    here.size = info->size;
-    here.device = (info->local_rank >= 0 ? info->local_rank : info->rank) % devices;
-  }
-  here.store = info && info->size > 1 ? open_cluster_store(*info) : make_memory_store();
-  here.backend = "nccl_gpu";
-  here.apis = {&backend::nccl::nccl_api(), &cuda::cuda_api(), nullptr, cuda::fold_image()};
-  if (!here.apis.fold_image.empty()) here.apis.driver = &cuda::driver_api();
-  return here;
-}
-
-/// Takes "--copies N" out of the arguments: the number of ranks that share a device as threads of
-/// this process; 0 without it. Negative if N is no such number.
-inline int take_copies(std::vector<std::string_view>& arguments) {
-  const auto option = std::ranges::find(arguments, "--copies");
-  if (option == arguments.end()) return 0;
-  int copies = 0;
-  if (option + 1 == arguments.end()) return -1;
-  const std::string_view text = option[1];
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), copies);
-  arguments.erase(option, option + 2);
-  const bool good = error == std::errc() && end == text.data() + text.size();
-  return good && copies >= 1 && copies <= most_ranks ? copies : -1;
+/// Makes a group over the rank's tables. No two have one name. @throws Error.
+inline ProcessGroup make_group(const Rank& here, const std::string& name) {
+  GroupOptions options;
+  options.store = make_prefix_store(here.store, name + "/front/");
+  options.rank = here.rank;
+  options.size = here.size;
+  options.name = name;
+  options.checked = false;
+  BackendInit init;
+  init.store = make_prefix_store(here.store, name + "/");
+  init.rank = here.rank;
+  init.size = here.size;
+  init.name = name;
+  init.device = {DeviceType::cuda, here.device};
+  init.timeout = std::chrono::minutes(1);
+  init.logger = default_logger();
+  return ProcessGroup::create(options, backend::nccl::make_nccl(init, here.apis));
 }
 
 /// Blocks until all ranks have come to `place`, which no rank passes twice. @throws Error.
@@ -87,38 +56,52 @@ inline void meet(const Rank& here, const std::string& place) {
   (void)here.store->get(place + "/all", Deadline::after(std::chrono::minutes(1)));
 }
 
-/// Runs `body` as the rank of this process, or as all ranks, which are `copies` threads. Prints the
-/// lines of the ranks, the worst one last. Returns its status; 77 without a GPU.
-inline int run_ranks(int copies, const std::function<Outcome(const Rank& here)>& body) {
-  if (const std::string why = why_no_gpu(); !why.empty()) {
-    fmt::print("no GPU: {}\n", why);
-    return 77;
+/// True on all ranks if rank 0 says so. `question` is new. @throws Error.
+inline bool ask_rank_0(const Rank& here, const std::string& question,
+                       const std::function<bool()>& answer) {
+  if (here.rank == 0) {
+    const bool yes = answer();
+    here.store->set(question, yes ? "yes" : "no");
+    return yes;
   }
-  const auto outcome = [&](const std::function<Rank()>& find) -> Outcome {
-    try {
-      return body(find());
-    } catch (const std::exception& error) {
-      return {1, fmt::format("error: {}", error.what())};
-    }
-  };
-  std::vector<Outcome> all(static_cast<std::size_t>(std::max(copies, 1)));
-  if (copies == 0) {
-    all[0] = outcome(find_rank);
-  } else {
-    const auto store = make_memory_store();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < copies; ++rank)
-      threads.emplace_back([&, rank] {
-        all[static_cast<std::size_t>(rank)] = outcome([&] {
-          return Rank{rank, copies, 0, store, "nccl_copies", apis_on_one_device(rank, copies)};
-        });
-      });
-    for (auto& thread : threads) thread.join();
+  return here.store->get(question, Deadline::after(std::chrono::minutes(1))).size() == 3;
+}
+
+inline double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+/// An event that measures.
+class Mark {
+ public:
+  explicit Mark(const backend::cuda::CudaApi& cuda) : cuda_(cuda) {
+    check(cuda, cuda.event_create_with_flags(&event_, cudaEventDefault),
+          "cudaEventCreateWithFlags");
   }
-  std::ranges::stable_sort(all, {}, &Outcome::status);
-  for (const Outcome& one : all)
-    if (!one.text.empty()) fmt::print("{}\n", one.text);
-  return all.back().status;
+  ~Mark() { (void)cuda_.event_destroy(event_); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  void record(cudaStream_t stream) {
+    check(cuda_, cuda_.event_record(event_, stream), "cudaEventRecord");
+  }
+  cudaEvent_t get() const noexcept { return event_; }
+
+ private:
+  const backend::cuda::CudaApi& cuda_;
+  cudaEvent_t event_ = nullptr;
+};
+
+/// The bytes of a size as "3 MiB".
+inline std::string size_text(std::size_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB"};
+  std::size_t unit = 0;
+  while (unit < 3 && bytes != 0 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{} {}", bytes, units[unit]);
 }
 
 }  // namespace tutti::gpu
