@@ -72,10 +72,11 @@ Copy load_copy(const files::path& file, int number) {
 }
 
 void as_host(int number, const std::function<void()>& use) {
+  constexpr const char* debug_file = "NCCL_DEBUG_FILE";
   test::ScopedVariables variables;
   variables.set("NCCL_HOSTID", fmt::format("tutti-{}", number).c_str());
-  if (const char* file = std::getenv("NCCL_DEBUG_FILE"))
-    variables.set("NCCL_DEBUG_FILE", fmt::format("{}.copy{}", file, number).c_str());
+  if (const char* file = std::getenv(debug_file))
+    variables.set(debug_file, fmt::format("{}.copy{}", file, number).c_str());
   use();
 }
 

@@ -22,6 +22,9 @@ namespace {
 
 namespace files = std::filesystem;
 
+constexpr const char* host = "NCCL_HOSTID";
+constexpr const char* debug_file = "NCCL_DEBUG_FILE";
+
 int calls_of(const backend::nccl::NcclApi& nccl) {
   ncclUniqueId id;
   EXPECT_EQ(nccl.get_unique_id(&id), ncclSuccess);
@@ -45,19 +48,19 @@ TEST(Copies, EachHasStaticsOfItsOwn) {
 }
 
 TEST(Copies, EachKeepsTheHostOfItsFirstUse) {
-  const test::ScopedVariables variables{{"NCCL_HOSTID", "before"}, {"NCCL_DEBUG_FILE", "log"}};
+  const test::ScopedVariables variables{{host, "before"}, {debug_file, "log"}};
   std::vector<Copy> copies;
   for (int number = 3; number < 6; ++number) {
     copies.push_back(load_copy(TUTTI_STAND_IN, number));
     as_host(number, [&] {
-      EXPECT_EQ(std::getenv("NCCL_DEBUG_FILE"), "log.copy" + std::to_string(number));
+      EXPECT_EQ(std::getenv(debug_file), "log.copy" + std::to_string(number));
       ncclComm_t comm = nullptr;
       const auto& nccl = copies.back().api;
       EXPECT_EQ(nccl.comm_init_rank_config(&comm, 1, {}, 0, nullptr), ncclSuccess);
     });
   }
-  EXPECT_STREQ(std::getenv("NCCL_HOSTID"), "before");
-  EXPECT_STREQ(std::getenv("NCCL_DEBUG_FILE"), "log");
+  EXPECT_STREQ(std::getenv(host), "before");
+  EXPECT_STREQ(std::getenv(debug_file), "log");
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(copies[static_cast<std::size_t>(i)].api.get_last_error(nullptr),
               "tutti-" + std::to_string(3 + i));

@@ -13,9 +13,10 @@ namespace {
 int ids = 0;
 
 /// NCCL_HOSTID as it was at the first call.
+constexpr const char* host_variable = "NCCL_HOSTID";
 const char* host() {
   static const std::string text = [] {
-    const char* value = std::getenv("NCCL_HOSTID");
+    const char* value = std::getenv(host_variable);
     return value == nullptr ? "none" : value;
   }();
   return text.c_str();

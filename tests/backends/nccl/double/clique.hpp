@@ -104,7 +104,7 @@ struct Comm {
   std::optional<WindowCall> window;              ///< Under way, until all ranks are there.
   std::uint64_t windows = 0;                     ///< Calls so far.
 
-  std::pair<int, int> place() const { return {device, copy}; }
+  std::pair<int, int> location() const { return {device, copy}; }
   bool usable() const { return life == Life::alive || life == Life::finalized; }
 };
 

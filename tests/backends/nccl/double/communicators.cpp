@@ -116,7 +116,7 @@ ncclResult_t comm_get_async_error(ncclComm_t handle, ncclResult_t* state) {
 void drop_work(Machine& here, Comm& comm) {
   if (comm.launch != nullptr) {
     const auto launch = std::exchange(comm.launch, nullptr);
-    library().launching[comm.place()].erase(&comm);
+    library().launching[comm.location()].erase(&comm);
     for (const Launch::Part& part : launch->parts) {
       if (part.comm != &comm) continue;
       std::set<Stream*> streams;
