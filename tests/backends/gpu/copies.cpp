@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "cuda/fold_kernels.hpp"
+#include "cuda_functions.hpp"
 #include "own_default_stream.hpp"
 #include "support/scoped_variables.hpp"
 
@@ -26,6 +27,19 @@ double seconds_of(const std::function<void()>& call) {
   const auto start = std::chrono::steady_clock::now();
   call();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Lets freed memory stay with the process. To give it back may wait for the device, where a kernel
+/// may wait for the rank that gives it back.
+void keep_memory(int device) {
+  const auto& cuda = backend::cuda::cuda_api();
+  const backend::cuda::DeviceScope scope(cuda, device);
+  cudaMemPool_t pool = nullptr;
+  check(cuda, load_cuda_functions().device_get_default_mem_pool(&pool, device),
+        "cudaDeviceGetDefaultMemPool");
+  std::uint64_t all = UINT64_MAX;
+  check(cuda, cuda.mem_pool_set_attribute(pool, cudaMemPoolAttrReleaseThreshold, &all),
+        "cudaMemPoolSetAttribute");
 }
 
 /// A communicator of one rank, at which NCCL reads its environment.
@@ -87,6 +101,7 @@ backend::nccl::Apis apis_on_one_device(int rank, int size) {
     internal::failf(Errc::unsupported, "rank {} of {} ranks on one device, of at most {}", rank,
                     size, most_ranks);
   const std::lock_guard lock(guard);  // No rank goes on, and reads the environment, meanwhile.
+  if (tables.empty()) keep_memory(0);
   for (int next = static_cast<int>(tables.size()); next < size; ++next) {
     const NcclApi* table = &backend::nccl::nccl_api();
     std::string how = "the installed library";

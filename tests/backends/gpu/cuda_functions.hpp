@@ -10,18 +10,19 @@
 namespace tutti::gpu {
 
 /// field, function, parameters.
-#define TUTTI_GPU_FUNCTIONS(X)                                                               \
-  X(event_synchronize, cudaEventSynchronize, (cudaEvent_t event))                            \
-  X(event_elapsed_time, cudaEventElapsedTime, (float* ms, cudaEvent_t from, cudaEvent_t to)) \
-  X(stream_begin_capture, cudaStreamBeginCapture,                                            \
-    (cudaStream_t stream, cudaStreamCaptureMode mode))                                       \
-  X(stream_end_capture, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t * graph))    \
-  X(graph_instantiate, cudaGraphInstantiateWithFlags,                                        \
-    (cudaGraphExec_t * made, cudaGraph_t graph, unsigned long long flags))                   \
-  X(graph_launch, cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream))             \
-  X(graph_exec_destroy, cudaGraphExecDestroy, (cudaGraphExec_t graph))                       \
-  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))                                    \
-  X(mem_pool_destroy, cudaMemPoolDestroy, (cudaMemPool_t pool))                              \
+#define TUTTI_GPU_FUNCTIONS(X)                                                                    \
+  X(event_synchronize, cudaEventSynchronize, (cudaEvent_t event))                                 \
+  X(event_elapsed_time, cudaEventElapsedTime, (float* ms, cudaEvent_t from, cudaEvent_t to))      \
+  X(stream_begin_capture, cudaStreamBeginCapture,                                                 \
+    (cudaStream_t stream, cudaStreamCaptureMode mode))                                            \
+  X(stream_end_capture, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t * graph))         \
+  X(graph_instantiate, cudaGraphInstantiateWithFlags,                                             \
+    (cudaGraphExec_t * made, cudaGraph_t graph, unsigned long long flags))                        \
+  X(graph_launch, cudaGraphLaunch, (cudaGraphExec_t graph, cudaStream_t stream))                  \
+  X(graph_exec_destroy, cudaGraphExecDestroy, (cudaGraphExec_t graph))                            \
+  X(graph_destroy, cudaGraphDestroy, (cudaGraph_t graph))                                         \
+  X(device_get_default_mem_pool, cudaDeviceGetDefaultMemPool, (cudaMemPool_t * pool, int device)) \
+  X(mem_pool_destroy, cudaMemPoolDestroy, (cudaMemPool_t pool))                                   \
   X(mem_get_info, cudaMemGetInfo, (std::size_t * free, std::size_t * total))
 
 struct CudaFunctions {

@@ -82,6 +82,11 @@ tutti::gpu::CudaFunctions functions() {
   all.graph_launch = launch;
   all.graph_exec_destroy = destroy;
   all.graph_destroy = destroy;
+  all.device_get_default_mem_pool = [](cudaMemPool_t* pool, int device) {
+    cudaMemPoolProps properties{};
+    properties.location.id = device;
+    return table().mem_pool_create(pool, &properties);
+  };
   all.mem_pool_destroy = [](cudaMemPool_t) { return cudaSuccess; };
   all.mem_get_info = [](std::size_t* free, std::size_t* total) {
     *free = *total = std::size_t{1} << 36;
