@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
   }
   return gpu::run_ranks(0, [](const gpu::Rank& here) -> gpu::Outcome {
     fmt::print("{}\n", gpu::to_markdown(measure_prices(here, gpu::load_cuda_functions())));
+    std::fflush(stdout);  // The time may end before the folds do.
     const auto rates = measure_folds(here);
     fmt::print("{}", gpu::to_markdown(rates));
     if (std::ranges::all_of(rates, [](const auto& rate) { return rate.wrong == 0; })) return {};
