@@ -23,10 +23,10 @@ class Programs(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def run_program(self, name, *arguments):
+    def run_program(self, name, *arguments, **variables):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("TUTTI_", "NCCL_"))}
         return subprocess.run([pathlib.Path(PROGRAMS, f"gpu_{name}"), *arguments], text=True, capture_output=True, timeout=100,
-                              env={**environment, "LD_LIBRARY_PATH": self.folder.name})
+                              env={**environment, "LD_LIBRARY_PATH": self.folder.name, **variables})
 
     def check(self, name, *arguments):
         done = self.run_program(name, *arguments)
@@ -41,6 +41,11 @@ class Programs(unittest.TestCase):
             out = self.check("graph", how, "--copies", str(ranks))
             self.assertTrue(out.endswith("\nok\n"), out)
             self.assertEqual(len(re.findall(r"rank [1-3] uses a copy of \d+ MiB, made in", out)), ranks - 1)
+
+    def test_a_rank_that_fails_ends_the_program(self):
+        done = self.run_program("soak", "50", "--copies", "2", TMPDIR="/nowhere")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"\nerror: .*/nowhere")
 
     def test_a_process_is_one_rank_without_copies(self):
         self.assertEqual(self.check("graph"), "ok\n")

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -74,7 +76,8 @@ inline int take_copies(std::vector<std::string_view>& arguments) {
 }
 
 /// Runs `body` as the rank of this process, or as all ranks, which are `copies` threads. Prints the
-/// lines of the ranks, the worst one last. Returns its status; 77 without a GPU.
+/// lines of the ranks, the worst one last. Returns its status; 77 without a GPU. An exception of a
+/// rank ends the process.
 inline int run_ranks(int copies, const std::function<Outcome(const Rank& here)>& body) {
   if (const std::string why = why_no_gpu(); !why.empty()) {
     fmt::print("no GPU: {}\n", why);
@@ -89,7 +92,9 @@ inline int run_ranks(int copies, const std::function<Outcome(const Rank& here)>&
       const backend::cuda::DeviceScope scope(*here.apis.cuda, here.device);
       return body(here);
     } catch (const std::exception& error) {
-      return {1, fmt::format("error: {}", error.what())};
+      fmt::print("error: {}\n", error.what());
+      std::fflush(stdout);
+      std::_Exit(1);  // Other threads may wait for this rank without a deadline.
     }
   };
   std::vector<Outcome> all(static_cast<std::size_t>(std::max(copies, 1)));
