@@ -45,7 +45,7 @@ class Programs(unittest.TestCase):
     def test_a_rank_that_fails_ends_the_program(self):
         done = self.run_program("soak", "50", "--copies", "2", TMPDIR="/nowhere")
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"\nerror: .*/nowhere")
+        self.assertIn("\nerror: filesystem error: ", done.stdout)
 
     def test_a_process_is_one_rank_without_copies(self):
         self.assertEqual(self.check("graph"), "ok\n")

@@ -9,8 +9,8 @@
 
 namespace tutti::gpu {
 
-/// The most ranks that share a device.
-inline constexpr int most_ranks = 4;
+/// The most ranks that share a device. Tests of four ranks make groups that wait for a fifth one.
+inline constexpr int most_ranks = 8;
 
 namespace detail {
 
@@ -56,25 +56,25 @@ const backend::cuda::CudaApi& make_table(const backend::cuda::CudaApi& real, int
   return table;
 }
 
+/// make_table<rank>().
+template <int Rank = 0>
+const backend::cuda::CudaApi& make_table_of(int rank, const backend::cuda::CudaApi& real,
+                                            int device) {
+  if constexpr (Rank + 1 < most_ranks)
+    if (rank > Rank) return make_table_of<Rank + 1>(rank, real, device);
+  return make_table<Rank>(real, device);
+}
+
 }  // namespace detail
 
 /// The table of `rank`, which is less than most_ranks: `real` but for the default stream. Made at
 /// the first call. @throws Error.
 inline const backend::cuda::CudaApi& with_own_default_stream(const backend::cuda::CudaApi& real,
                                                              int device, int rank) {
-  switch (rank) {
-    case 0:
-      return detail::make_table<0>(real, device);
-    case 1:
-      return detail::make_table<1>(real, device);
-    case 2:
-      return detail::make_table<2>(real, device);
-    case 3:
-      return detail::make_table<3>(real, device);
-    default:
-      internal::failf(Errc::unsupported, "rank {} shares a device, which at most {} ranks may",
-                      rank, most_ranks);
-  }
+  if (rank < 0 || rank >= most_ranks)
+    internal::failf(Errc::unsupported, "rank {} shares a device, which at most {} ranks may", rank,
+                    most_ranks);
+  return detail::make_table_of(rank, real, device);
 }
 
 /// Ends the streams of all ranks, after which their tables are not used any more.
