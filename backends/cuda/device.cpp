@@ -21,7 +21,7 @@ void Pause::operator()() {
 }
 
 Gpu::Gpu(const CudaApi& cuda, int index)
-    : cuda_(cuda), index_(index), launching_(process_wide<Launching>(index)) {
+    : cuda_(cuda), index_(index), launching_(process_wide<Launching>(std::pair(&cuda, index))) {
   int count = 0;
   check(cuda, cuda.get_device_count(&count), "cudaGetDeviceCount");
   if (index < 0 || index >= count)

@@ -53,7 +53,7 @@ void await(Deadline limit, const char* late, const Ready& ready, const Look& loo
   }
 }
 
-/// The lock of a device: at most one call is being queued on it. One per device and process.
+/// The lock of a device: at most one call is being queued on it. One per device and table.
 struct Launching {
   std::mutex mutex;
   std::condition_variable ended;

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,22 +23,24 @@ bool is_one(const char* variable) {
   return value != nullptr && value == std::string_view("1");
 }
 
-/// Claims a device for one rank of a communicator within this process, until the result is
-/// destroyed. Two ranks of a process on one device would deadlock: a call holds the device until
-/// NCCL has queued it, and NCCL may wait for the other ranks meanwhile. @throws Error unsupported
-/// when another rank of the communicator has the device, or is in this process with an NCCL whose
-/// kernels use the memory of such ranks: cudaMallocAsync gives them no access (prims_simple.h of
-/// NCCL up to 2.23).
-std::shared_ptr<void> claim_device(const ncclUniqueId& id, int device, const std::string& group,
-                                   int version) {
+/// Claims the device of `gpu` for one rank of a communicator within this process, until the result
+/// is destroyed. Two ranks of a process on one device would deadlock: a call holds the device until
+/// NCCL has queued it, and NCCL may wait for the other ranks meanwhile. Ranks with different tables
+/// hold different locks. @throws Error unsupported when another rank of the communicator has the
+/// device, or is in this process with an NCCL whose kernels use the memory of such ranks:
+/// cudaMallocAsync gives them no access (prims_simple.h of NCCL up to 2.23).
+std::shared_ptr<void> claim_device(const ncclUniqueId& id, const Gpu& gpu,
+                                   const std::string& group) {
   static std::mutex guard;
-  static auto& taken = *new std::set<std::pair<std::string, int>>;
-  const std::pair key(std::string(id.internal, sizeof id.internal), device);
+  static auto& taken = *new std::set<std::tuple<std::string, int, const CudaApi*>>;
+  const int device = gpu.index();
+  const int version = Features::of(gpu.nccl()).version;
+  const std::tuple key(std::string(id.internal, sizeof id.internal), device, &gpu.cuda());
   {
     const std::lock_guard lock(guard);
-    const auto other = taken.lower_bound({key.first, 0});
-    const bool threads = other != taken.end() && other->first == key.first;
-    if (threads && other->second != device && version < NCCL_VERSION(2, 24, 0) &&
+    const auto other = taken.lower_bound({std::get<0>(key), 0, nullptr});
+    const bool threads = other != taken.end() && std::get<0>(*other) == std::get<0>(key);
+    if (threads && std::get<1>(*other) != device && version < NCCL_VERSION(2, 24, 0) &&
         !is_one("NCCL_P2P_DIRECT_DISABLE"))
       internal::failf(Errc::unsupported,
                       "ranks of group '{}' are threads of one process, and NCCL {} uses memory of "
@@ -115,7 +118,7 @@ void Connection::open(Deadline limit) {
   require_equal(rendezvous_.exchange("nccl/here", gpu_->settings().of_communicators()), init_.name);
   warn_of_settings(init_);
   const auto id = exchange_id();
-  claim_ = claim_device(id, init_.device.index, init_.name, Features::of(gpu_->nccl()).version);
+  claim_ = claim_device(id, *gpu_, init_.name);
   communicator_->begin(id, init_.rank, init_.size);
   cuda::await(
       limit, late_in_nccl, [this] { return communicator_->ready(); }, [this] { check_peers(); });

@@ -15,9 +15,11 @@ constexpr int since_registration = NCCL_VERSION(2, 19, 0);
 // (ncclDevrWindowRegisterInGroup in NCCL's dev_runtime.cc).
 constexpr int since_windows = NCCL_VERSION(2, 29, 2);
 
-NcclApi load() {
+}  // namespace
+
+NcclApi load_nccl(const char* path) {
   const internal::Library library(
-      {"libnccl.so.2"},
+      {path},
       "install NCCL 2.18 or newer (Debian: libnccl2; Python: nvidia-nccl-cu13) "
       "and put its folder into LD_LIBRARY_PATH");
   NcclApi api;
@@ -29,17 +31,14 @@ NcclApi load() {
 #undef TUTTI_LOAD
   int version = 0;
   if (api.get_version(&version) != ncclSuccess || version < NCCL_VERSION(2, 18, 0))
-    internal::failf(
-        Errc::unsupported,
-        "libnccl.so.2 is NCCL {}; this backend needs 2.18 or newer: install a newer NCCL",
-        version_text(version));
+    internal::failf(Errc::unsupported,
+                    "{} is NCCL {}; this backend needs 2.18 or newer: install a newer NCCL", path,
+                    version_text(version));
   return api;
 }
 
-}  // namespace
-
 const NcclApi& nccl_api() {
-  static const NcclApi api = load();
+  static const NcclApi api = load_nccl("libnccl.so.2");
   return api;
 }
 

@@ -61,8 +61,12 @@ struct NcclApi {
 #undef TUTTI_FIELD
 };
 
-/// The functions of the installed library, loaded at the first call and never unloaded. @throws
-/// Error unsupported; its text names the library, the reason and what to install.
+/// The functions of the library `path`, which is never unloaded. A copy of a library's file under
+/// another path has a state of its own. @throws Error unsupported; its text names the library, the
+/// reason and what to install.
+NcclApi load_nccl(const char* path);
+
+/// The functions of the installed library, loaded at the first call. @throws Error as load_nccl().
 const NcclApi& nccl_api();
 
 /// "2.28.9" of 22809.

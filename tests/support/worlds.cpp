@@ -107,7 +107,7 @@ namespace {
 
 /// The backend nccl without kernels of its own; over the double it always has some.
 bool is_bare_nccl(const std::string& backend) {
-  return !TUTTI_KERNELS && (backend == "nccl" || backend == "nccl_gpu");
+  return !TUTTI_KERNELS && (backend == "nccl" || backend == "nccl_gpu" || backend == "nccl_copies");
 }
 
 }  // namespace

@@ -11,16 +11,15 @@
 
 #include "cuda/api.hpp"
 #include "cuda/device.hpp"
-#include "nccl/nccl.hpp"
-#include "rank.hpp"
+#include "run_ranks.hpp"
 
-// usage: graph [replay | abort | deadline]. An all_reduce captured into a CUDA graph.
+// usage: graph [replay | abort | deadline] [--copies N]. An all_reduce captured into a CUDA graph.
 //   replay    launches the graph three times with other numbers
 //   abort     rank 0 aborts the group while the graph is alive: all ranks get the error in time
 //   deadline  rank 0 makes a call without its peers while the graph is alive: the deadline ends it
 // After abort and deadline a new group works. The last line is "ok", or says what is wrong: status
 // 1. Status 3 where the backend refuses captured calls or there are too few ranks, 77 without a
-// GPU.
+// GPU. --copies: the ranks are threads that share a device, not processes.
 
 namespace {
 
@@ -35,12 +34,6 @@ constexpr auto short_deadline = 2s;
 /// The bound of an error's delay: less than the 10 s after which the backend gives up on NCCL's
 /// abort.
 constexpr auto in_time = 8s;
-
-std::string unavailable() {
-  for (const BackendEntry& entry : backends())
-    if (entry.name == "nccl_gpu") return entry.unavailable();
-  return "not in this build";
-}
 
 /// An all_reduce of a group, captured. Launches add up the ranks' latest inputs.
 class CapturedSum {
@@ -136,22 +129,11 @@ std::string fail(std::string_view how, ProcessGroup& group, CapturedSum& sum) {
   return "no error was thrown";
 }
 
-int run(std::string_view how) {
-  if (const std::string why = unavailable(); !why.empty()) {
-    fmt::print("no GPU: {}\n", why);
-    return 77;
-  }
-  const backend::cuda::CudaApi& cuda = backend::cuda::cuda_api();
-  int devices = 0;
-  check(cuda, cuda.get_device_count(&devices), "cudaGetDeviceCount");
-  const gpu::Rank here = gpu::find_rank(devices);
-  if (how != "replay" && here.size < 2) {
-    fmt::print("one rank has no peers that {} could end\n", how);
-    return 3;
-  }
-  const backend::cuda::DeviceScope scope(cuda, here.device);
+gpu::Outcome run(std::string_view how, const gpu::Rank& here) {
+  if (how != "replay" && here.size < 2)
+    return {3, fmt::format("one rank has no peers that {} could end", how)};
   const auto make = [&](std::string_view name) {
-    return ProcessGroup::create({.backend = "nccl_gpu",
+    return ProcessGroup::create({.backend = here.backend,
                                  .store = make_prefix_store(here.store, fmt::format("{}/", name)),
                                  .rank = here.rank,
                                  .size = here.size,
@@ -162,36 +144,34 @@ int run(std::string_view how) {
   std::string wrong;
   try {
     CapturedSum sum(group, here.device);
+    meet(here, "captured");  // No rank makes its graph while a peer's kernel waits for this rank.
     wrong = how == "replay" ? replay(sum) : fail(how, group, sum);
   } catch (const Error& error) {
     if (error.code() != Errc::unsupported) throw;
-    fmt::print("not built: {}\n", error.message());
-    return 3;
+    return {3, fmt::format("not built: {}", error.message())};
   }
   if (how == "replay") {
     group.barrier();
   } else {  // The graph is gone; its group has failed.
     auto next = make("next");
     CapturedSum sum(next, here.device);
+    meet(here, "captured again");
     if (wrong.empty() && sum.wrong_after_launch(1) != 0) wrong = "the next group is wrong";
     next.barrier();
   }
-  fmt::print("{}\n", wrong.empty() ? "ok" : wrong);
-  return wrong.empty() ? 0 : 1;
+  return {wrong.empty() ? 0 : 1, wrong.empty() ? "ok" : wrong};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view how = argc > 1 ? argv[1] : "replay";
-  if (argc > 2 || (how != "replay" && how != "abort" && how != "deadline")) {
-    fmt::print(stderr, "usage: {} [replay | abort | deadline]\n", argv[0]);
+  std::vector<std::string_view> arguments(argv + 1, argv + argc);
+  const int copies = gpu::take_copies(arguments);
+  const std::string_view how = arguments.empty() ? "replay" : arguments[0];
+  if (copies < 0 || arguments.size() > 1 ||
+      (how != "replay" && how != "abort" && how != "deadline")) {
+    fmt::print(stderr, "usage: {} [replay | abort | deadline] [--copies N]\n", argv[0]);
     return 64;
   }
-  try {
-    return run(how);
-  } catch (const std::exception& error) {
-    fmt::print("error: {}\n", error.what());
-    return 1;
-  }
+  return gpu::run_ranks(copies, [&](const gpu::Rank& here) { return run(how, here); });
 }

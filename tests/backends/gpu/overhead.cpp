@@ -56,7 +56,7 @@ struct Call {
 /// A communicator and its calls in a program without this library.
 class Bare {
  public:
-  Bare(const OverheadRank& self, cudaStream_t stream, bool blocking)
+  Bare(const Rank& self, cudaStream_t stream, bool blocking)
       : nccl_(*self.apis.nccl), stream_(stream) {
     const std::string_view key = blocking ? "blocking/id" : "bare/id";
     ncclUniqueId id;
@@ -138,29 +138,9 @@ class Ours {
   CallOptions options_;
 };
 
-/// An event that measures.
-class Mark {
- public:
-  explicit Mark(const backend::cuda::CudaApi& cuda) : cuda_(cuda) {
-    check(cuda, cuda.event_create_with_flags(&event_, cudaEventDefault),
-          "cudaEventCreateWithFlags");
-  }
-  ~Mark() { (void)cuda_.event_destroy(event_); }
-  Mark(const Mark&) = delete;
-  Mark& operator=(const Mark&) = delete;
-  void record(cudaStream_t stream) {
-    check(cuda_, cuda_.event_record(event_, stream), "cudaEventRecord");
-  }
-  cudaEvent_t get() const noexcept { return event_; }
-
- private:
-  const backend::cuda::CudaApi& cuda_;
-  cudaEvent_t event_ = nullptr;
-};
-
 class Comparison {
  public:
-  Comparison(const OverheadRank& self, const OverheadOptions& options, ProcessGroup& group,
+  Comparison(const Rank& self, const OverheadOptions& options, ProcessGroup& group,
              cudaStream_t stream)
       : self_(self),
         options_(options),
@@ -288,7 +268,7 @@ class Comparison {
     return wrong;
   }
 
-  const OverheadRank& self_;
+  const Rank& self_;
   const OverheadOptions& options_;
   ProcessGroup& group_;
   cudaStream_t stream_;
@@ -301,16 +281,6 @@ class Comparison {
   Tensor out_{};
 };
 
-std::string size_text(std::size_t bytes) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB"};
-  std::size_t unit = 0;
-  while (unit < 3 && bytes % 1024 == 0) {
-    bytes /= 1024;
-    ++unit;
-  }
-  return fmt::format("{} {}", bytes, units[unit]);
-}
-
 std::string rating(const OverheadRow& row) {
   if (row.wrong != 0) return fmt::format("WRONG: {} elements", row.wrong);
   if (passes(row)) return "ok";
@@ -319,12 +289,6 @@ std::string rating(const OverheadRow& row) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 != 0 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 bool within_limits(double ours_us, double bare_us) noexcept {
   const double difference = ours_us - bare_us;
@@ -336,24 +300,10 @@ bool passes(const OverheadRow& row) noexcept {
          within_limits(row.ours.device_us, row.blocking.device_us);
 }
 
-std::vector<OverheadRow> measure_overhead(const OverheadRank& self, const OverheadOptions& options,
+std::vector<OverheadRow> measure_overhead(const Rank& self, const OverheadOptions& options,
                                           const std::function<void(const OverheadRow& row)>& done) {
   const backend::cuda::DeviceScope scope(*self.apis.cuda, self.device);
-  GroupOptions group_options;
-  group_options.store = self.store;
-  group_options.rank = self.rank;
-  group_options.size = self.size;
-  group_options.name = "overhead";
-  group_options.checked = false;
-  BackendInit init;
-  init.store = make_prefix_store(self.store, "ours/");
-  init.rank = self.rank;
-  init.size = self.size;
-  init.name = group_options.name;
-  init.device = {DeviceType::cuda, self.device};
-  init.timeout = std::chrono::minutes(1);
-  init.logger = default_logger();
-  auto group = ProcessGroup::create(group_options, backend::nccl::make_nccl(init, self.apis));
+  auto group = make_group(self, "overhead");
   const backend::cuda::CudaStream stream(
       std::make_shared<backend::cuda::Gpu>(*self.apis.cuda, self.device));
   Comparison comparison(self, options, group, stream.get());

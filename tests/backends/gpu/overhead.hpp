@@ -2,13 +2,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include <tutti/store/store.hpp>
-
-#include "nccl/nccl.hpp"
+#include "rank.hpp"
 
 // The cost of the backend nccl compared with a loop that calls NCCL itself: the same calls, arrays
 // and stream. There are two such loops: over a communicator with the same settings, and over a
@@ -43,22 +40,11 @@ struct OverheadRow {
 bool within_limits(double ours_us, double bare_us) noexcept;
 /// The same compared with both loops, and no wrong element.
 bool passes(const OverheadRow& row) noexcept;
-double median(std::vector<double> values);
 
-/// One rank of several, which all call it. `elapsed_us(from, to)` waits for the event `to` and is
-/// the time between both.
-/// @throws Error.
-struct OverheadRank {
-  int rank = 0;
-  int size = 1;
-  int device = 0;
-  std::shared_ptr<Store> store{};
-  backend::nccl::Apis apis{};
-  std::function<double(cudaEvent_t from, cudaEvent_t to)> elapsed_us{};
-};
-/// `done` is called after each row, because the time on the machine may end before the last one.
+/// Called by all ranks. `done` is called after each row, because the time on the machine may end
+/// before the last one.
 std::vector<OverheadRow> measure_overhead(
-    const OverheadRank& self, const OverheadOptions& options,
+    const Rank& self, const OverheadOptions& options,
     const std::function<void(const OverheadRow& row)>& done = {});
 
 /// The first lines of a Markdown table, and one row of it. Behind each row is "ok", what it is

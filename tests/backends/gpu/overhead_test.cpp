@@ -72,7 +72,7 @@ class OverDouble : public test_double::Double {
     std::vector<std::vector<OverheadRow>> rows(static_cast<std::size_t>(size));
     test::on_threads(size, [&](int rank) {
       std::size_t blocks = 0;
-      OverheadRank self{.rank = rank, .size = size, .device = rank, .store = store, .apis = apis};
+      Rank self{.rank = rank, .size = size, .device = rank, .store = store, .apis = apis};
       self.elapsed_us = [&](cudaEvent_t, cudaEvent_t to) {
         while (test_double::cuda().event_query(to) == cudaErrorNotReady) {
           (void)test_double::cuda().get_last_error();

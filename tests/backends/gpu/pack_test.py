@@ -43,7 +43,7 @@ class Pack(unittest.TestCase):
     def test_it_is_small_and_has_no_more_than_it_needs(self):
         files = {path.relative_to(self.at).as_posix() for path in self.at.rglob("*") if path.is_file()}
         self.assertLessEqual(sum((self.at / name).stat().st_size for name in files), 64 << 20)
-        programs = {f"programs/gpu_{name}" for name in ("about", "conformance", "conformance_processes", "graph", "overhead")}
+        programs = {f"programs/gpu_{name}" for name in ("about", "conformance", "conformance_processes", "graph", "overhead", "prices", "soak")}
         rest = {name for name in files if not name.startswith("lib/")}
         self.assertEqual(rest, {"run", "torch_control.py", "commit", "programs/cases"} | programs)
         self.assertFalse([name for name in files if OF_THE_SYSTEM.match(name.removeprefix("lib/"))])

@@ -15,6 +15,8 @@ RUNNING = "echo '[==========] Running 12 tests from 3 test suites.'"
 OK = "echo '[       OK ] Matrix/Gather.Rows/nccl_gpu_normal_w1 ({} ms)'"
 PASSED = f"{RUNNING}; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do {OK.format(1)}; done; echo '[  PASSED  ] 12 tests.'"
 NOTHING = "echo '[==========] Running 0 tests from 0 test suites.'; echo '[  PASSED  ] 0 tests.'"
+NO_COPIES = f"case $* in *nccl_copies*) {NOTHING};; *) {PASSED};; esac"
+WITH_COPIES = f"{PASSED}; echo 'rank 1 uses a copy of 207 MiB, made in 0.70 s, loaded in 0.01 s; its first communicator took 1.20 s'"
 ROW = "[ $TUTTI_RANK != 0 ] || echo '| all_reduce | 8 B | {} | 6.50 | 5.00 | 4.00 | {} |'"
 FAST = ROW.format("10.50 | 10.00 | +0.50 | 1.050 | 9.75 | +0.75 | 1.077", "ok")
 SLOW = ROW.format("12.00 | 10.00 | +2.00 | 1.200 | 9.75 | +2.25 | 1.231", "SLOW")
@@ -34,10 +36,10 @@ class Script(unittest.TestCase):
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def with_programs(self, *arguments, variables=None, **programs):
+    def with_programs(self, *arguments, variables=None, python=None, **programs):
         """The run over programs of shell; the table."""
-        bodies = {"about": ABOUT, "conformance": PASSED, "conformance_processes": PASSED, "graph": "echo ok", "overhead": FAST,
-                  **programs}
+        bodies = {"about": ABOUT, "conformance": NO_COPIES, "conformance_processes": PASSED, "graph": "echo ok", "overhead": FAST,
+                  "prices": "echo '| cudaEventRecord | 812 |'", "soak": "echo 'ok, 7 of 9 calls'", **programs}
         with tempfile.TemporaryDirectory() as folder:
             at = pathlib.Path(folder, "tests/backends/gpu")
             at.mkdir(parents=True)
@@ -47,7 +49,7 @@ class Script(unittest.TestCase):
             # Neither this machine's torch nor its compute-sanitizer is asked.
             tools = pathlib.Path(folder, "tools")
             tools.mkdir()
-            for name, body in {"python3": "exit 1", "compute-sanitizer": 'shift 4; exec "$@"', "ldconfig": "echo ''"}.items():
+            for name, body in {"python3": python or "exit 1", "compute-sanitizer": 'shift 4; exec "$@"', "ldconfig": "echo ''"}.items():
                 self.program(tools / name, body)
             done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments,
                        path=f"{tools}:{os.environ['PATH']}", **variables or {})
@@ -145,7 +147,7 @@ class Script(unittest.TestCase):
         for name in ("CUDA graph, 1 rank", "abort while a graph is alive, 2 ranks on one device", "own kernels under racecheck, 2 ranks on one device"):
             self.assertEqual(self.result(done, name)[0], "ok")
         self.assertEqual(self.result(done, "control: torch, 2 ranks on one device, a distinct NCCL_HOSTID each")[0], "not run")
-        self.assertIn("**bare NCCL, 2 ranks on one device**, 0 of 1 rows beyond 2 % and 1 µs of bare NCCL, 0 of them", done.stdout)
+        self.assertIn("**bare NCCL, 2 ranks on one device, 0 of 1 rows beyond 2 % and 1 µs of bare NCCL, 0 of them", done.stdout)
         self.assertIn("| all_reduce | 8 B |", done.stdout)
 
     def test_a_piece_that_is_missing_is_not_built_and_never_ok(self):
@@ -208,6 +210,55 @@ class Script(unittest.TestCase):
         done = self.with_programs(conformance_processes=own)
         self.assertEqual(done.returncode, 0, done.stdout)
 
+    def test_ranks_as_threads_come_first_and_take_the_place_of_processes(self):
+        graph = '[ "$NCCL_HOSTID $CUDA_DEVICE_MAX_CONNECTIONS" = "tutti 32" ] || exit 1; case $* in *"--copies 2"|*"--copies 4") echo ok;; *) exit 1;; esac'
+        done = self.with_programs(conformance=WITH_COPIES, graph=f"[ $# = 0 ] && echo ok && exit 0; {graph}")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(self.result(done, "2 ranks as threads on one device, a copy of NCCL each")[0], "ok")
+        self.assertEqual(self.result(done, "a copy of NCCL"),
+                         ("ok", "of 207 MiB, made in 0.70 s, loaded in 0.01 s; its first communicator took 1.20 s"))
+        for ranks in (2, 4):
+            for name in ("CUDA graph", "abort while a graph is alive", "deadline while a graph is alive", "conformance of nccl"):
+                self.assertEqual(self.result(done, f"{name}, {ranks} ranks as threads on one device")[0], "ok")
+        self.assertIn("**bare NCCL, 2 ranks as threads on one device, 0 of 1 rows", done.stdout)
+        self.assertEqual(self.result(done, "soak, 2 ranks as threads on one device"), ("ok", "7 of 9 calls"))
+        self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "ok")
+        self.assertNotIn("| conformance of nccl, 2 ranks on one device |", done.stdout)
+
+    def test_without_copies_processes_take_the_place_of_threads(self):
+        for conformance in (NO_COPIES, f"case $* in *nccl_copies*) echo 'no room'; exit 1;; *) {PASSED};; esac"):
+            done = self.with_programs(conformance=conformance)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn(self.result(done, "2 ranks as threads on one device, a copy of NCCL each")[0], ("not built", "FAILED"))
+            self.assertEqual(self.result(done, "conformance of nccl, 2 ranks on one device")[0], "ok")
+            self.assertEqual(self.result(done, "soak, 2 ranks on one device"), ("ok", "7 of 9 calls"))
+
+    def test_with_copies_a_device_that_processes_cannot_share_is_no_failure(self):
+        done = self.with_programs(conformance=WITH_COPIES, conformance_processes="case $* in *nccl_gpu*) exit 1;; esac; " + PASSED)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(self.result(done, "2 ranks on one device, a distinct NCCL_HOSTID each")[0], "FAILED")
+
+    def test_a_failure_of_ranks_as_threads_fails_the_run(self):
+        failed = f"case $* in *nccl_copies*w4*) {RUNNING}; echo '[  FAILED  ] A.b (1 ms)'; exit 1;; *) {WITH_COPIES};; esac"
+        done = self.with_programs(conformance=failed)
+        self.assertEqual((done.returncode, self.result(done, "conformance of nccl, 4 ranks as threads on one device")), (1, ("FAILED", "status 1; A.b")))
+
+    def test_a_wrong_sum_of_the_soak_or_a_wrong_fold_fails_the_run_and_prices_are_shown(self):
+        done = self.with_programs(soak="echo 'rank 0: 3 results are wrong'; exit 1", prices="echo '| fold | 5 | WRONG |'; echo 'a fold is wrong'; exit 1")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.result(done, "soak, 2 ranks on one device"), ("FAILED", "status 1; rank 0: 3 results are wrong"))
+        self.assertEqual(self.result(done, "prices of single calls"), ("FAILED", "status 1; a fold is wrong"))
+        self.assertIn("**prices of single calls**:\n\n| fold | 5 | WRONG |\n", done.stdout)
+
+    def test_torch_is_measured_with_the_same_ranks_and_fails_nothing(self):
+        python = 'case $* in *find_spec*) exit 0;; *sizes*) [ "$NCCL_HOSTID" = tutti-$TUTTI_RANK ] && echo "| torch all_reduce | 8 B | 9 | 8 |";; *) exit 1;; esac'
+        done = self.with_programs(python=python)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(self.result(done, "torch's all_reduce, 2 ranks on one device")[0], "ok")
+        self.assertIn("| operation | size | µs | host µs |\n|---|---:|---:|---:|\n| torch all_reduce | 8 B | 9 | 8 |\n", done.stdout)
+        for name in ("control: torch, 2 ranks on one device, a distinct NCCL_HOSTID each", "torch's DistributedDataParallel, 2 ranks on one device"):
+            self.assertEqual(self.result(done, name)[0], "FAILED")
+
     def test_a_call_that_is_too_slow_fails_nothing_and_its_row_is_shown(self):
         name = "bare NCCL, 2 ranks on one device"
         for overhead, only, rating in ((SLOW, 0, "SLOW"), (THREAD, 1, "SLOW beside blocking"), (f"{FAST}; {SLOW}; {THREAD}", 1, "SLOW")):
@@ -215,8 +266,8 @@ class Script(unittest.TestCase):
             with self.subTest(rating=rating, rows=rows):
                 done = self.with_programs(overhead=overhead)
                 self.assertEqual((done.returncode, self.result(done, name)[0]), (0, "ok"))
-                self.assertIn(f"**{name}**, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
-                              "where its communicator blocks:", done.stdout)
+                self.assertIn(f"**{name}, {min(rows, 2)} of {rows} rows beyond 2 % and 1 µs of bare NCCL, {only} of them only "
+                              "where its communicator blocks**:", done.stdout)
                 self.assertIn(f"| 4.00 | {rating} |", done.stdout)
         done = self.with_programs(overhead=f"{FAST.replace('| ok |', '| WRONG: 7 elements |')}; exit 1")
         self.assertEqual((done.returncode, self.result(done, name)[0]), (1, "FAILED"))

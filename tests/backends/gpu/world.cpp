@@ -5,9 +5,12 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "copies.hpp"
+
 // The backend table of a conformance suite on real devices: nccl with rank r on device r (of fewer
-// devices they take turns), and gloo whose arrays are on device 0. The counterpart of
-// tests/backends/nccl/world.cpp, which uses the double.
+// devices they take turns), nccl with all ranks on device 0, over copies of its library, and gloo
+// whose arrays are on device 0. The counterpart of tests/backends/nccl/world.cpp, which uses the
+// double.
 
 namespace tutti::backend {
 
@@ -38,6 +41,25 @@ const BackendEntry entry{
     .device_count = [] { return nccl::entry.device_count(); },
 };
 }  // namespace nccl_gpu
+
+namespace nccl_copies {
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "nccl_copies",
+    .summary = "the backend nccl with all ranks on device 0 of one process",
+    .serves = [](Device) noexcept { return true; },
+    .unavailable = [] { return nccl::entry.unavailable(); },
+    .make =
+        [](const BackendInit& init) {
+          BackendInit on_device = init;
+          on_device.device = {DeviceType::cuda, 0};
+          return nccl::make_nccl(on_device, gpu::apis_on_one_device(init.rank, init.size));
+        },
+    .one_process = true,
+    .adopts = nccl::entry.adopts,
+    .device_count = [] { return nccl::entry.device_count(); },
+};
+}  // namespace nccl_copies
 
 #ifdef HAVE_GLOO
 namespace gloo {

@@ -3,11 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include "backends/gpu/own_default_stream.hpp"
 #include "backends/nccl/double/double.hpp"
 
-// The backend table of a conformance suite with one entry: the backend nccl over the double of its
-// libraries, rank r on device r unless another one is named. A rule of theirs that a case breaks is
-// a failure of that case.
+// The backend nccl in the table of a conformance suite, over the double of its libraries: rank r on
+// device r unless another one is named, or all ranks on device 0, with a copy of NCCL each. A rule
+// of theirs that a case breaks is a failure of that case.
 
 namespace tutti::backend::nccl_double {
 
@@ -36,6 +37,7 @@ class Rules final : public testing::EmptyTestEventListener {
 class Leftovers final : public testing::Environment {
   void SetUp() override { test_double::set_messages_side_by_side(true); }
   void TearDown() override {
+    gpu::end_default_streams();
     test_double::check_nothing_is_left();
     Rules::report("at the end: ");
   }
@@ -67,3 +69,27 @@ const BackendEntry entry{
 };
 
 }  // namespace tutti::backend::nccl_double
+
+namespace tutti::backend::nccl_copies_double {
+
+extern const BackendEntry entry;
+const BackendEntry entry{
+    .name = "nccl_copies_double",
+    .summary = "the backend nccl over the double, with all ranks on one device",
+    .serves = [](Device) noexcept { return true; },
+    .unavailable = [] { return std::string(); },
+    .make =
+        [](const BackendInit& init) {
+          BackendInit on_device = init;
+          on_device.device = {DeviceType::cuda, 0};
+          nccl::Apis apis = test::nccl_double::apis();
+          apis.nccl = &test::nccl_double::nccl_copy(init.rank);
+          apis.cuda = &gpu::with_own_default_stream(*apis.cuda, 0, init.rank);
+          return nccl::make_nccl(on_device, apis);
+        },
+    .one_process = true,
+    .adopts = true,
+    .device_count = [] { return 1; },
+};
+
+}  // namespace tutti::backend::nccl_copies_double

@@ -135,6 +135,10 @@ int device_of(const Kernel& kernel) {
   return kernel.comm->device;
 }
 
+int copy_of(const Kernel& kernel) {
+  return kernel.comm->copy;
+}
+
 bool step_operations(Machine& machine, Kernel& kernel) {
   bool moved = false;
   for (const auto& operation : kernel.operations)

@@ -88,6 +88,7 @@ struct Comm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int device = 0;
+  int copy = 0;  ///< Of the library.
   bool blocking = true;
   Life life = Life::alive;
   ncclResult_t state = ncclInProgress;
@@ -105,6 +106,7 @@ struct Comm {
   std::optional<WindowCall> window;              ///< Under way, until all ranks are there.
   std::uint64_t windows = 0;                     ///< Calls so far.
 
+  std::pair<int, int> location() const { return {device, copy}; }
   bool usable() const { return life == Life::alive || life == Life::finalized; }
 };
 

@@ -53,7 +53,7 @@ ncclResult_t comm_init_rank_config(ncclComm_t* handle, int size, ncclUniqueId id
     return call.wrong(ncclInvalidUsage,
                       fmt::format("rank {} of id {} is taken: an id serves once", rank, text));
   for (const Comm* other : clique.members)
-    if (other != nullptr && other->device == device)
+    if (other != nullptr && other->device == device && other->copy == call.thread.copy)
       return call.wrong(ncclInvalidUsage, fmt::format("ranks {} and {} are both on device {}",
                                                       other->rank, rank, device));
   auto made = std::make_unique<Comm>();
@@ -61,6 +61,7 @@ ncclResult_t comm_init_rank_config(ncclComm_t* handle, int size, ncclUniqueId id
   comm.clique = found->second;
   comm.rank = rank;
   comm.device = device;
+  comm.copy = call.thread.copy;
   comm.blocking = config == nullptr || config->blocking != 0;
   comm.polls_left = polls;
   clique.members[Machine::index(rank)] = &comm;
@@ -115,7 +116,7 @@ ncclResult_t comm_get_async_error(ncclComm_t handle, ncclResult_t* state) {
 void drop_work(Machine& here, Comm& comm) {
   if (comm.launch != nullptr) {
     const auto launch = std::exchange(comm.launch, nullptr);
-    library().launching[comm.device].erase(&comm);
+    library().launching[comm.location()].erase(&comm);
     for (const Launch::Part& part : launch->parts) {
       if (part.comm != &comm) continue;
       std::set<Stream*> streams;

@@ -27,6 +27,31 @@ backend::nccl::Apis apis() {
   return {&nccl, &cuda, &driver, kernel_image()};
 }
 
+namespace {
+
+template <int Copy>
+ncclResult_t init_in_copy(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                          ncclConfig_t* config) {
+  this_thread().copy = Copy;
+  const auto result = apis().nccl->comm_init_rank_config(comm, size, id, rank, config);
+  this_thread().copy = 0;
+  return result;
+}
+
+template <int... Copy>
+std::vector<backend::nccl::NcclApi> tables_of_copies(std::integer_sequence<int, Copy...>) {
+  std::vector<backend::nccl::NcclApi> tables(sizeof...(Copy), *apis().nccl);
+  (..., (tables[Copy].comm_init_rank_config = init_in_copy<Copy>));
+  return tables;
+}
+
+}  // namespace
+
+const backend::nccl::NcclApi& nccl_copy(int copy) {
+  static const auto tables = tables_of_copies(std::make_integer_sequence<int, device_count>());
+  return tables.at(static_cast<std::size_t>(copy));
+}
+
 std::vector<std::string> take_violations() {
   const Lock lock(machine().mutex);
   return machine().take_violations();

@@ -46,6 +46,11 @@ namespace tutti::test::nccl_double {
 /// The tables, for make_nccl(). They work for ever, from any thread.
 backend::nccl::Apis apis();
 
+/// The NCCL of apis(), as one of several copies of the library in this process: ranks of different
+/// copies may share a device, where their kernels run side by side. `copy` is less than
+/// device_count.
+const backend::nccl::NcclApi& nccl_copy(int copy);
+
 /// The violations since the last call, as texts.
 std::vector<std::string> take_violations();
 

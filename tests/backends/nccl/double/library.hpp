@@ -30,8 +30,9 @@ struct Library {
   int next_id = 0;
   std::uintptr_t next_handle = 0x1000;
   int next_reduction = ncclNumOps;
-  std::map<int, std::thread::id> in_group;   ///< By device: whose open group has calls on it.
-  std::map<int, std::set<Comm*>> launching;  ///< By device: those with calls under way.
+  using Location = std::pair<int, int>;           ///< Comm::location().
+  std::map<Location, std::thread::id> in_group;   ///< Whose open group has calls there.
+  std::map<Location, std::set<Comm*>> launching;  ///< Those with calls under way.
 };
 
 Library& library();

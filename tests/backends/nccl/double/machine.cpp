@@ -254,7 +254,7 @@ std::vector<Kernel*> Machine::before(const Kernel& kernel) const {
     if (other.get() == &kernel) break;
     const bool apart =
         messages_side_by_side && (kernel.messages || other->messages) && kernel.comm != other->comm;
-    if (!other->done && !apart) found.push_back(other.get());
+    if (!other->done && !apart && copy_of(kernel) == copy_of(*other)) found.push_back(other.get());
   }
   return found;
 }
@@ -270,7 +270,6 @@ bool Machine::step_kernels() {
         kernel->started = true;
         moved = true;
       }
-      if (!messages_side_by_side) break;  // Only the first can run.
     }
   }
   for (Device& device : devices)

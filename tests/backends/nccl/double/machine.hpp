@@ -44,6 +44,7 @@ struct ThreadState {
   ThreadState();
   ~ThreadState();
   int device = 0;
+  int copy = 0;  ///< Of NCCL, in which the thread makes a communicator.
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   int group_depth = 0;
@@ -147,6 +148,7 @@ Machine& machine();
 
 // The functions of the communicators, in clique.cpp and communicators.cpp.
 int device_of(const Kernel& kernel);
+int copy_of(const Kernel& kernel);  ///< Of NCCL.
 bool step_operations(Machine& machine, Kernel& kernel);
 std::vector<Kernel*> waits_for(const Kernel& kernel);
 void check_communicators(Machine& machine);

@@ -112,7 +112,7 @@ void issue(const NcclCall& call, Launch& launch) {
     const auto streams = streams_of(call, part);
     for (Stream* stream : streams) --stream->enqueuing;
     comm.launch = nullptr;
-    library().launching[comm.device].erase(&comm);
+    library().launching[comm.location()].erase(&comm);
     if (!comm.usable()) continue;
     comm.state = ncclSuccess;
     if (!streams.empty() && streams[0]->capture != nullptr) {
@@ -253,7 +253,7 @@ ncclResult_t launch_group(const NcclCall& call) {
       part = launch->parts.insert(part, Launch::Part{.comm = grouped.comm});
     part->operations.push_back(std::move(grouped.operation));
   }
-  for (auto& [device, owner] : library().in_group)
+  for (auto& [location, owner] : library().in_group)
     if (owner == std::this_thread::get_id()) owner = {};
   if (launch->parts.empty()) return ncclSuccess;
   for (const Launch::Part& part : launch->parts) {
@@ -282,7 +282,7 @@ ncclResult_t launch_group(const NcclCall& call) {
       if (stream->capture != nullptr) part.captured = ++part.comm->captured;
     }
     part.comm->launch = launch;
-    library().launching[part.comm->device].insert(part.comm);
+    library().launching[part.comm->location()].insert(part.comm);
     for (const auto& operation : part.operations) part.comm->begun.insert(operation->function);
     part.comm->state = ncclInProgress;
   }
@@ -322,7 +322,7 @@ ncclResult_t add(const NcclCall& call, ncclComm_t handle, Operation wanted) {
                                                "ncclCommGetAsyncError first");
   if (faults_of(call, *comm).async_error != ncclSuccess)
     return call.fail(faults_of(call, *comm).async_error, "the communicator has failed");
-  for (const Comm* other : library().launching[comm->device]) {
+  for (const Comm* other : library().launching[comm->location()]) {
     const bool let_off = call.here.messages_side_by_side &&
                          (is_pair(wanted.function) || only_messages(*other->launch)) &&
                          (comm->clique->connected.empty() || may_wait(*other->launch));
@@ -331,7 +331,7 @@ ncclResult_t add(const NcclCall& call, ncclComm_t handle, Operation wanted) {
                                        text_of(*other) +
                                        " on the same device are still ncclInProgress");
   }
-  auto& owner = library().in_group[comm->device];
+  auto& owner = library().in_group[comm->location()];
   const bool beside = call.here.messages_side_by_side && comm->clique->connected.empty();
   if (owner != std::thread::id{} && owner != std::this_thread::get_id() && !beside)
     call.wrong(ncclInvalidUsage,
