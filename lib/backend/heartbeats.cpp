@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "backend/rendezvous.hpp"
+#include "store/answer_limit.hpp"
 #include "store/checks.hpp"
 #include "values/host_identity.hpp"
 
@@ -23,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The longest time that one question counts for.
+/// The longest time that one question counts for, and that a beat waits for its answer.
 constexpr std::chrono::nanoseconds longest_question = 600ms;
 /// A look reads as many ranks as this, or this part of all if it is more: so all ranks are read in
 /// a quarter of `dead_after`. A slow store may make that longer.
@@ -82,8 +83,9 @@ std::optional<Error> Heartbeats::look(Clock::time_point now, std::span<const int
     next_beat_ = std::max(next_beat_ + interval_, now + interval_ / 2);
     if (ask_store()) {  // Otherwise the write would block.
       try {
+        const AnswerLimit limit(longest_question);  // The store may stop after the question.
         beat();
-      } catch (...) {  // The process with the store has ended.
+      } catch (...) {  // The process with the store has ended, or is stopped.
       }
     }
     if (auto silent = judge_store(awaited)) return silent;

@@ -47,8 +47,9 @@ class Heartbeats {
 
   /// Beats and reads the beats of the `awaited` ranks, when it is time to. Returns the error of a
   /// rank that is dead, or of a store that has not answered for as long while this rank waited.
-  /// Logs a rank that is silent for 3/10 of that time, once. Blocks for at most about 0.5 s if a
-  /// TCP store does not answer. Judges no rank while the store throws. @throws std::bad_alloc
+  /// Logs a rank that is silent for 3/10 of that time, once. Blocks for about 0.5 s if a TCP store
+  /// does not answer, and once for twice as long if it stops during the call. Judges no rank while
+  /// the store throws. @throws std::bad_alloc
   std::optional<Error> look(Clock::time_point now, std::span<const int> awaited);
 
   /// Asks the store. False if it does not answer, so that a write would block for its timeout.

@@ -1,14 +1,15 @@
 #include "launch/pmix.hpp"
 
 #include <array>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <future>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -42,18 +43,35 @@ constexpr std::uint16_t pmix_string = 3;
 constexpr int pmix_operation_succeeded = -157;
 constexpr std::uint8_t pmix_global = 3;  // For ranks of this host and of the others.
 
-/// The result of a fence, which the callback shares with a rank that may have given up.
-struct Fence {
-  std::mutex mutex{};
-  std::condition_variable changed{};
-  std::optional<int> status{};
-};
+using FenceStatus = std::promise<int>;
 
 void fence_done(int status, void* data) {
-  const std::unique_ptr<std::shared_ptr<Fence>> fence(static_cast<std::shared_ptr<Fence>*>(data));
-  const std::lock_guard lock((*fence)->mutex);
-  (*fence)->status = status;
-  (*fence)->changed.notify_all();
+  const std::unique_ptr<FenceStatus> result(static_cast<FenceStatus*>(data));
+  result->set_value(status);
+}
+
+template <typename Result>
+bool ends_in_time(const std::future<Result>& result, Deadline limit) {
+  if (!limit.is_none()) return result.wait_until(limit.time()) == std::future_status::ready;
+  result.wait();
+  return true;
+}
+
+/// Runs `call` on a separate thread, because the calls that wait for the launcher have no limit:
+/// PMIX_TIMEOUT is the launcher's to keep, and PMIx_Init and PMIx_Commit do not take it. A call
+/// that does not end in time keeps its thread, so it must own what it uses.
+template <typename Call>
+auto call_in_time(Deadline limit, std::string_view name, Call call) {
+  std::packaged_task<decltype(call())()> task(std::move(call));
+  auto result = task.get_future();
+  try {
+    std::thread(std::move(task)).detach();
+  } catch (const std::system_error& error) {
+    failf(Errc::resource_exhausted, "PMIx: cannot start a thread for {}: {}", name, error.what());
+  }
+  if (!ends_in_time(result, limit))
+    failf(Errc::timeout, "PMIx: the launcher has not answered {} in time", name);
+  return result.get();
 }
 
 }  // namespace
@@ -100,8 +118,12 @@ std::string_view PmixConnection::given() noexcept {
 
 PmixConnection::PmixConnection(int rank, Deadline deadline) : deadline_(deadline) {
   (void)mpi_is_initialized();  // It cannot be initialised after PMIx_Finalize.
-  PmixProcess self;
-  check(api().init(&self, nullptr, 0), "PMIx_Init");
+  const auto [status, self] = call_in_time(deadline, "PMIx_Init", [init = api().init] {
+    PmixProcess process;
+    const int result = init(&process, nullptr, 0);
+    return std::pair(result, process);
+  });
+  check(status, "PMIx_Init");
   if (self.rank == static_cast<std::uint32_t>(rank)) return;
   api().finalize(nullptr, 0);
   failf(Errc::unsupported, "PMIx: this process is rank {} of job {}, but rank {} of the world; {}",
@@ -109,7 +131,7 @@ PmixConnection::PmixConnection(int rank, Deadline deadline) : deadline_(deadline
 }
 
 PmixConnection::~PmixConnection() {
-  api().finalize(nullptr, 0);
+  if (!in_call_) api().finalize(nullptr, 0);  // Has a limit itself.
 }
 
 std::size_t PmixConnection::most_letters() {
@@ -122,31 +144,37 @@ void PmixConnection::put(const std::string& key, const std::string& value) {
   published.type = pmix_string;
   published.text = text.data();
   check(api().put(pmix_global, key.c_str(), &published), "PMIx_Put");
-  check(api().commit(), "PMIx_Commit");
+  in_call_ = true;
+  const int committed = call_in_time(deadline_, "PMIx_Commit", api().commit);
+  in_call_ = false;
+  check(committed, "PMIx_Commit");
 }
 
 void PmixConnection::wait_for_all() {
-  const auto fence = std::make_shared<Fence>();
-  auto shared = std::make_unique<std::shared_ptr<Fence>>(fence);
-  const int begun = api().fence(nullptr, 0, nullptr, 0, fence_done, shared.get());
+  auto result = std::make_unique<FenceStatus>();
+  auto status = result->get_future();
+  const int begun = api().fence(nullptr, 0, nullptr, 0, fence_done, result.get());
   if (begun == pmix_operation_succeeded) return;  // At once, without the callback.
   check(begun, "PMIx_Fence_nb");
-  (void)shared.release();  // The callback has it.
-  std::unique_lock lock(fence->mutex);
-  const auto done = [&fence] { return fence->status.has_value(); };
-  if (deadline_.is_none())
-    fence->changed.wait(lock, done);
-  else if (!fence->changed.wait_until(lock, deadline_.time(), done))
+  (void)result.release();  // The callback has it.
+  if (!ends_in_time(status, deadline_))
     fail(Errc::timeout, "PMIx: the fence has not ended in time: not all ranks have called init()");
-  check(*fence->status, "the fence");
+  check(status.get(), "the fence");
 }
 
 std::string PmixConnection::get(const std::string& key) {
   PmixProcess rank_0;
   const auto job = given();
   job.copy(rank_0.job.data(), rank_0.job.size() - 1);
-  PmixValue* value = nullptr;
-  check(api().get(&rank_0, key.c_str(), nullptr, 0, &value), "PMIx_Get");
+  in_call_ = true;
+  const auto [status, value] =
+      call_in_time(deadline_, "PMIx_Get", [get = api().get, rank_0, key]() {
+        PmixValue* found = nullptr;
+        const int result = get(&rank_0, key.c_str(), nullptr, 0, &found);
+        return std::pair(result, found);
+      });
+  in_call_ = false;
+  check(status, "PMIx_Get");
   if (value == nullptr || value->type != pmix_string || value->text == nullptr)
     failf(Errc::unsupported, "PMIx: '{}' of rank 0 is no text", key);
   std::string text = value->text;

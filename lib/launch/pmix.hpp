@@ -10,14 +10,15 @@ namespace tutti::internal {
 
 /// The key-value space of launchers with PMIx (Open MPI, PRRTE), through the launcher's own
 /// libpmix, which is loaded at run time. PMIx counts its users: MPI may use it meanwhile, but
-/// not initialise it after its last user has left. The deadline limits the fence alone.
+/// not initialise it after its last user has left. A call that the deadline has ended goes on on a
+/// thread of its own, and the connection then stays open.
 class PmixConnection final : public KeyValueSpace {
  public:
   /// The value of PMIX_NAMESPACE; empty: the launcher has no PMIx.
   static std::string_view given() noexcept;
   /// @throws Error unsupported if libpmix cannot be loaded, if this process has another rank there,
   ///         or outside of MPI_Init and MPI_Finalize in a program with MPI; backend if the launcher
-  ///         does not answer.
+  ///         answers with an error; timeout.
   PmixConnection(int rank, Deadline deadline);
   ~PmixConnection() override;
   PmixConnection(const PmixConnection&) = delete;
@@ -34,6 +35,7 @@ class PmixConnection final : public KeyValueSpace {
   void check(int status, std::string_view call) const;
 
   const Deadline deadline_;
+  bool in_call_ = false;  ///< A call that waits for the launcher runs, or has not ended in time.
 };
 
 }  // namespace tutti::internal

@@ -17,6 +17,7 @@
 #include <tutti/store/store.hpp>
 #include <tutti/store/token.hpp>
 
+#include "store/answer_limit.hpp"
 #include "store/checks.hpp"
 #include "store/protocol.hpp"
 #include "store/served_here.hpp"
@@ -279,13 +280,14 @@ class TcpStore final : public Store, public internal::ServedStore {
 
   /// Runs a request that the server answers at once.
   std::optional<Bytes> ask(const Request& request) {
-    auto answer = connection_.call(request, later(Clock::now(), timeout_));
+    const auto limit = std::min(timeout_, internal::AnswerLimit::current());
+    auto answer = connection_.call(request, later(Clock::now(), limit));
     if (!answer)
       internal::failf(
           Errc::timeout,
           "{}: no answer to {} '{}' within {:.3g} s; the server may or may not have done it",
           connection_.name(), internal::name_of(request.verb), request.key,
-          std::chrono::duration<double>(timeout_).count());
+          std::chrono::duration<double>(limit).count());
     return value_of(*std::move(answer));
   }
 

@@ -285,9 +285,11 @@ class PmixLibrary(unittest.TestCase):
     """Ranks with Open MPI's variables and a library that stands in for libpmix."""
     assert_all_well, assert_refused = Server.assert_all_well, Server.assert_refused
 
-    def run_ranks(self, size, *arguments, environments=None, **variables):
+    def run_ranks(self, size, *arguments, environments=None, unanswered=None, **variables):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(folder + "/lib")
+            if unanswered:
+                open(os.path.join(folder, unanswered), "w").close()
             os.symlink(PMIX_DOUBLE, folder + "/lib/libpmix.so.2")
             shared = {**ENVIRONMENT, "OMPI_COMM_WORLD_SIZE": str(size), "OMPI_COMM_WORLD_LOCAL_RANK": "0",
                       "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_NAMESPACE": "job@1", "PMIX_PREFIX": folder,
@@ -309,6 +311,15 @@ class PmixLibrary(unittest.TestCase):
     def test_a_rank_that_never_comes(self):
         ends = self.run_ranks(2, TUTTI, "bench", "--timeout", "1s", environments={1: {"PMIX_PREFIX": "/nowhere", "LD_LIBRARY_PATH": ""}})
         self.assert_refused(ends[:1], "the fence has not ended in time: not all ranks")
+
+    def test_a_launcher_that_does_not_answer(self):
+        # Rank 1 waits for rank 0 before it gets the value.
+        for call, waits, timeout in (("PMIx_Init", (0, 1), "0.1s"), ("PMIx_Commit", (0,), "0.1s"), ("PMIx_Get", (1,), "1s")):
+            with self.subTest(call=call):
+                started = time.monotonic()
+                ends = self.run_ranks(2, TUTTI, "bench", "--timeout", timeout, unanswered=call)
+                self.assertLess(time.monotonic() - started, 20)
+                self.assert_refused([ends[rank] for rank in waits], f"PMIx: the launcher has not answered {call} in time")
 
     def test_another_rank_is_refused(self):
         ends = self.run_ranks(2, TUTTI, "bench", "--timeout", "1s", environments={1: {"PMIX_RANK": "7"}})

@@ -9,13 +9,16 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <tutti/store/store.hpp>
+#include <tutti/store/store_server.hpp>
 
 #include "backend/heartbeats.hpp"
+#include "support/processes.hpp"
 #include "support/store_over.hpp"
 
 namespace tutti::test {
@@ -221,6 +224,51 @@ TEST_F(HeartbeatsTest, AStoreThatEndsAfterItWasSilentStaysSilent) {
   }
   ASSERT_TRUE(error);
   EXPECT_EQ(error->where().rank, -1);
+}
+
+/// Stops the process of the server after the next question, if there is one.
+class StoppingStore final : public StoreOver {
+ public:
+  using StoreOver::StoreOver;
+  Bytes get(std::string_view key, Deadline deadline) override {
+    auto value = StoreOver::get(key, deadline);
+    if (server > 0) {
+      ::kill(server, SIGSTOP);
+      int status = 0;
+      EXPECT_GT(::waitpid(std::exchange(server, 0), &status, WUNTRACED), 0);
+    }
+    return value;
+  }
+  pid_t server = 0;
+};
+
+TEST_F(HeartbeatsTest, AStoreThatStopsBetweenItsQuestionAndTheBeatDelaysNoLookForLong) {
+  if (is_emulated()) GTEST_SKIP() << "a forked child cannot start the thread of a server";
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const StoreServer server({.host = "127.0.0.1"});
+    const int port = server.port();
+    (void)!::write(ends[1], &port, sizeof port);
+    ::pause();
+    ::_exit(0);
+  }
+  int port = 0;
+  ASSERT_EQ(::read(ends[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  for (const int end : ends) ::close(end);
+  const auto stopping = std::make_shared<StoppingStore>(make_tcp_store("127.0.0.1", port, 60s));
+  auto init = init_of(0);
+  init.store = stopping;
+  Heartbeats reader(init);
+  stopping->server = child;
+  const auto start = Heartbeats::Clock::now();
+  EXPECT_FALSE(reader.look(start + 2s, std::vector{1}));
+  EXPECT_EQ(stopping->server, 0) << "it has asked";
+  EXPECT_LT(Heartbeats::Clock::now() - start, 20s);
+  EXPECT_FALSE(reader.store_answers());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
 }
 
 TEST_F(HeartbeatsTest, ThreadsOfOneProcessAndZeroTakeNoRoundTrips) {
