@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -289,6 +290,15 @@ std::string rating(const OverheadRow& row) {
 }
 
 }  // namespace
+
+std::vector<std::size_t> overhead_sizes(std::size_t free, int ranks, bool full) {
+  const std::size_t arrays = 2 * static_cast<std::size_t>(ranks);  // An input and an output each.
+  const std::size_t most = std::clamp<std::size_t>(std::bit_floor(free / 2 / arrays), 8, 1 << 30);
+  std::vector<std::size_t> sizes;
+  for (std::size_t bytes = 8; bytes <= most; bytes *= full ? 2 : 8) sizes.push_back(bytes);
+  if (sizes.back() != most) sizes.push_back(most);
+  return sizes;
+}
 
 bool within_limits(double ours_us, double bare_us) noexcept {
   const double difference = ours_us - bare_us;

@@ -20,6 +20,10 @@ struct OverheadOptions {
   int most_calls = 200;              ///< Of a block.
 };
 
+/// 8 B to 1 GiB, each 8 times the one before; twice with `full`. The arrays of all ranks take at
+/// most half of the device's free bytes.
+std::vector<std::size_t> overhead_sizes(std::size_t free, int ranks, bool full);
+
 /// Medians over the blocks of one operation, size and loop; of a call, in microseconds.
 struct CallTime {
   double device_us = 0;  ///< Between events.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,10 +19,16 @@ namespace {
 using namespace tutti;
 
 gpu::Outcome run(bool full, const gpu::Rank& here) {
-  gpu::OverheadOptions options;
-  const std::size_t most = std::size_t{1} << 30;
-  for (std::size_t bytes = 8; bytes <= most; bytes *= full ? 2 : 8) options.sizes.push_back(bytes);
-  if (options.sizes.back() != most) options.sizes.push_back(most);
+  std::size_t free = 0;
+  if (here.rank == 0) {  // The ranks need the same sizes.
+    std::size_t total = 0;
+    check(*here.apis.cuda, gpu::load_cuda_functions().mem_get_info(&free, &total),
+          "cudaMemGetInfo");
+    here.store->set("free", std::to_string(free));
+  } else {
+    free = std::stoull(here.store->get_text("free", Deadline::after(std::chrono::minutes(1))));
+  }
+  const gpu::OverheadOptions options{.sizes = gpu::overhead_sizes(free, here.size, full)};
   if (here.rank == 0) fmt::print("{}", gpu::markdown_head());
   const auto rows = gpu::measure_overhead(here, options, [&](const gpu::OverheadRow& row) {
     if (here.rank != 0) return;

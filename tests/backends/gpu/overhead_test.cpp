@@ -62,6 +62,17 @@ TEST(Overhead, EachRowSaysWhetherItPassesAndBesideWhat) {
   EXPECT_NE(table.find("| WRONG: 7 elements |\n"), std::string::npos) << table;
 }
 
+TEST(Overhead, TheLargestSizeFitsTheDevice) {
+  const std::size_t gib = std::size_t{1} << 30;
+  const auto sizes = overhead_sizes(70 * gib, 2, false);
+  EXPECT_EQ(sizes.front(), 8U);
+  EXPECT_EQ(sizes[1], 64U);
+  EXPECT_EQ(sizes.back(), gib);
+  EXPECT_EQ(overhead_sizes(70 * gib, 2, true)[1], 16U);
+  for (const bool full : {false, true}) EXPECT_EQ(overhead_sizes(gib, 2, full).back(), gib / 8);
+  EXPECT_EQ(overhead_sizes(0, 4, false), std::vector<std::size_t>{8});
+}
+
 class OverDouble : public test_double::Double {
  protected:
   /// The rows of every rank. A call of ours takes 10.4 us, one of the bare loops 10 us, or 9.6 us
