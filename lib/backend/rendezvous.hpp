@@ -43,13 +43,12 @@ class Rendezvous {
   /// Blocks until a rank has published `key`. @throws Error timeout; the error of a rank that has
   /// given up.
   Bytes await(std::string_view key);
-  /// Publishes this rank's value under `what`, and returns the values of all ranks. `what` is used
-  /// once. @throws Error timeout, whose text names the missing ranks; the error of a rank that has
-  /// given up.
-  /// @param look_at  is called from time to time with the rank for which this one waits, and may
-  ///                 throw.
+  /// Publishes this rank's value under `what`, and returns the values of all ranks
+  /// (ValueExchange). `what` is used once. @throws Error timeout, whose text names the missing
+  /// ranks; the error of a rank that has given up.
+  /// @param look_too  is called from time to time while this rank waits, and may throw.
   std::vector<Bytes> exchange(std::string_view what, std::span<const std::byte> mine,
-                              const std::function<void(int rank)>& look_at = {});
+                              const std::function<void()>& look_too = {});
   std::vector<std::string> exchange(std::string_view what, std::string_view mine);
 
   /// Throws the error of a rank that has given up. Asks the store at most once in 20 ms, so a rank
@@ -63,7 +62,7 @@ class Rendezvous {
  private:
   void look();
   bool answers() const;
-  Error late(std::string_view what) const;
+  Error late(const std::vector<int>& ranks) const;
 
   std::shared_ptr<Store> store_;
   std::shared_ptr<Store> failures_;  // The store with the error of the rank that gave up.
