@@ -42,16 +42,15 @@ Group::Group(const BackendInit& init, const Apis& apis)
       gpu_(std::make_shared<Gpu>(apis, init.device.index, settings_of(init))),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
+      scratch_(init.memory == nullptr ? cuda::scratch_memory(*apis.cuda, init.device.index)
+                                      : std::shared_ptr<Memory>(std::shared_ptr<void>(), &memory_)),
       pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),
       order_(std::make_shared<internal::CallQueue>()),
       store_(make_prefix_store(init.store, "nccl/")),
       failure_(init_, order_),
       history_(init_.name, init_.rank),
       connection_(gpu_, init_),
-      launcher_(
-          gpu_, init_,
-          init.memory == nullptr ? cuda::scratch_memory(*apis.cuda, init.device.index) : memory_,
-          failure_, connection_.communicator()),
+      launcher_(gpu_, init_, *scratch_, failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {

@@ -65,6 +65,7 @@ class Group : public std::enable_shared_from_this<Group> {
   BackendInit init_;
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
+  std::shared_ptr<Memory> scratch_;
   std::shared_ptr<cuda::PinnedPool> pinned_;
   std::shared_ptr<internal::CallQueue> order_;
   std::shared_ptr<Store> store_;

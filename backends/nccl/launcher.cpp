@@ -14,6 +14,8 @@ namespace {
 
 /// The time for which launch() itself advances a call. After it the Watcher does.
 constexpr std::chrono::milliseconds hand_over{2};
+/// The longest wait for the release of memory at the end.
+constexpr std::chrono::seconds release_bound{1};
 
 /// Checks a captured call. @throws Error unsupported for operations that need the host: a graph
 /// cannot contain them.
@@ -37,6 +39,22 @@ Launcher::Launcher(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& me
       streams_(gpu_),
       context_{*gpu_, streams_.own(), memory, init.rank, init.size, nullptr, nullptr},
       counting_(gpu_, init.size) {}
+
+Launcher::~Launcher() {
+  if (failure_.is_broken()) return;
+  try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    const cuda::RelaxedCapture relaxed(gpu_->cuda());
+    token_ = {};
+    const auto limit = Deadline::after(release_bound);
+    for (const auto stream : {streams_.own(), counting_.stream()}) {
+      auto end = gpu_->event();
+      end.record(stream);
+      for (Pause pause; !end.done() && !limit.expired();) pause();
+    }
+  } catch (...) {  // The device is lost.
+  }
+}
 
 void Launcher::prepare() {
   token_ = Tensor(context_.memory, {1}, DType::f32, stream());

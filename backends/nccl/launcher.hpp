@@ -28,6 +28,8 @@ class Launcher {
   /// The arguments outlive it.
   Launcher(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& memory, Failure& failure,
            std::shared_ptr<Communicator> communicator);
+  /// Waits up to 1 s until the scratch memory has been released, unless the group is broken.
+  ~Launcher();
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
