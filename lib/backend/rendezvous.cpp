@@ -21,26 +21,8 @@ using namespace std::chrono_literals;
 /// A rank that waits asks at most this often, and at least this often, whether a rank has given up.
 constexpr std::chrono::nanoseconds most_often = 20ms;
 constexpr std::chrono::nanoseconds least_often = 200ms;
-/// A peek() without a value that has taken this long has got no answer (store/tcp_store.cpp).
-constexpr std::chrono::nanoseconds no_answer = 400ms;
 
 }  // namespace
-
-std::optional<Bytes> peek(Store& store, std::string_view key) {
-  try {
-    return store.get(key, Deadline::after({}));
-  } catch (const Error& error) {
-    if (error.code() != Errc::timeout) throw;
-    return std::nullopt;
-  }
-}
-
-std::optional<Bytes> peek(Store& store, std::string_view key, bool& answers) {
-  const auto start = std::chrono::steady_clock::now();
-  auto found = peek(store, key);
-  answers = found || std::chrono::steady_clock::now() - start <= no_answer;
-  return found;
-}
 
 Rendezvous::Rendezvous(const BackendInit& init, std::function<void()> watch)
     : store_(init.store),

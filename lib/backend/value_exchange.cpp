@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/rendezvous.hpp"
+#include "backend/peek.hpp"
 #include "values/bytes.hpp"
 
 // The keys, behind `what`:
