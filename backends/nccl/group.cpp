@@ -185,7 +185,7 @@ void Group::refuse(std::span<const Op> ops, const Call& call, const Error& why) 
   for (const auto& op : ops) {
     const bool message = is_message(op, call);
     if (!message && std::exchange(told, true)) continue;
-    failure_.agreement().refuse(
+    failure_.agreement().refusals().add(
         {failure_.id_of(op, call), init_.rank,
          fmt::format("{} #{}: {}", name_of(op.kind), message ? op.seq : call.seq, why.message())});
   }
