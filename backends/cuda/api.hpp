@@ -26,6 +26,7 @@ namespace tutti::backend::cuda {
     (cudaMemPool_t * pool, const cudaMemPoolProps* properties))                                   \
   X(mem_pool_set_attribute, cudaMemPoolSetAttribute,                                              \
     (cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value))                                 \
+  X(mem_pool_trim_to, cudaMemPoolTrimTo, (cudaMemPool_t pool, std::size_t keep))                  \
   X(malloc_from_pool_async, cudaMallocFromPoolAsync,                                              \
     (void** data, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream))                    \
   X(host_alloc, cudaHostAlloc, (void** data, std::size_t bytes, unsigned int flags))              \

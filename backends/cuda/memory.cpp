@@ -81,6 +81,14 @@ class ScratchMemory final : public CudaMemory {
  public:
   using CudaMemory::CudaMemory;
 
+  std::shared_ptr<Memory> share() {
+    const std::lock_guard lock(mutex_);
+    auto shared = shared_.lock();
+    if (shared == nullptr)
+      shared_ = shared = std::shared_ptr<Memory>(this, [this](Memory*) { trim(); });
+    return shared;
+  }
+
  private:
   Taken take(void** data, std::size_t bytes, cudaStream_t stream) override {
     std::call_once(made_, [this] { make_pool(); });
@@ -102,8 +110,20 @@ class ScratchMemory final : public CudaMemory {
           "cudaMemPoolSetAttribute");
   }
 
+  void trim() noexcept {
+    try {
+      const DeviceScope scope(cuda_, index_);
+      std::call_once(made_, [this] { make_pool(); });
+      const RelaxedCapture relaxed(cuda_);
+      check(cuda_, cuda_.mem_pool_trim_to(pool_, 0), "cudaMemPoolTrimTo");
+    } catch (...) {  // The device's context and its memory are lost.
+    }
+  }
+
   std::once_flag made_;
   cudaMemPool_t pool_ = nullptr;  // Never destroyed, like this object.
+  std::mutex mutex_;
+  std::weak_ptr<Memory> shared_;
 };
 
 }  // namespace
@@ -112,8 +132,8 @@ Memory& cuda_memory(const CudaApi& cuda, int device) {
   return process_wide<CudaMemory>(std::pair(&cuda, device), cuda, device);
 }
 
-Memory& scratch_memory(const CudaApi& cuda, int device) {
-  return process_wide<ScratchMemory>(std::pair(&cuda, device), cuda, device);
+std::shared_ptr<Memory> scratch_memory(const CudaApi& cuda, int device) {
+  return process_wide<ScratchMemory>(std::pair(&cuda, device), cuda, device).share();
 }
 
 }  // namespace tutti::backend::cuda

@@ -181,8 +181,8 @@ class HierBackend final : public HostBackend {
       }
       try {
         if (group_->size() > 1)
-          group_->agreement().refuse({internal::call_id(group(), its.seq), rank(),
-                                      internal::refusal_text(part, its, why)});
+          group_->agreement().refusals().add({internal::call_id(group(), its.seq), rank(),
+                                              internal::refusal_text(part, its, why)});
       } catch (...) {  // The peers wait, and cannot be told of the refusal.
         (void)group_->fail({.cause = internal::to_error(std::current_exception())});
       }
@@ -298,9 +298,9 @@ class HierBackend final : public HostBackend {
   /// the call have such an error or get one, because each gives up the later phases of the call.
   Error disagreement(const Error& error, std::span<const Op> ops, const Call& call) {
     const auto look = [&] {
-      (void)group_->agreement().new_refusals();
+      (void)group_->agreement().refusals().read_new();
       if (const auto* refusal =
-              group_->agreement().refusal_of(internal::call_id(group(), call.seq)))
+              group_->agreement().refusals().of(internal::call_id(group(), call.seq)))
         throw Error(internal::refused_error(group(), ops, call, refusal->rank, refusal->text));
     };
     auto why =

@@ -138,10 +138,11 @@ void Member::look_for_refusal() {
   // Only a hint; the refusals themselves are in the store. Acquired: they are there then.
   const auto now = shared().refusals.load(std::memory_order_acquire);
   if (now != seen_refusals_) {
-    (void)agreement_.new_refusals();
-    if (agreement_.has_read_all()) seen_refusals_ = now;  // Otherwise the next look reads again.
+    (void)agreement_.refusals().read_new();
+    if (agreement_.refusals().has_read_all())
+      seen_refusals_ = now;  // Otherwise the next look reads again.
   }
-  if (const auto* refusal = agreement_.refusal_of(internal::call_id(names_.group(), call_->seq)))
+  if (const auto* refusal = agreement_.refusals().of(internal::call_id(names_.group(), call_->seq)))
     throw Error(internal::refused_error(names_, ops_, *call_, refusal->rank, refusal->text));
 }
 
@@ -414,8 +415,8 @@ std::optional<Error> Member::failure() noexcept try {
 
 void Member::refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept {
   try {
-    agreement_.refuse({internal::call_id(names_.group(), call.seq), rank_,
-                       internal::refusal_text(ops, call, why)});
+    agreement_.refusals().add({internal::call_id(names_.group(), call.seq), rank_,
+                               internal::refusal_text(ops, call, why)});
   } catch (...) {  // The peers wait for the call, and cannot be told of its refusal.
     (void)fail(internal::to_error(std::current_exception()));
   }

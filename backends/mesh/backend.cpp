@@ -151,7 +151,8 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   std::size_t index = 0;
   try {
     // Messages of the parts before this one may still use the memory of the group.
-    if (group_->names.is_part() && mesh().agreement().refusal_of(group_->call_id(call)) != nullptr)
+    if (group_->names.is_part() &&
+        mesh().agreement().refusals().of(group_->call_id(call)) != nullptr)
       throw TransportError(TransportError::Kind::refused, mesh().rank());
     const auto before = group_->calls == nullptr ? 0 : group_->calls->history.begin(ops, call);
     for (const auto& op : ops) {
@@ -212,10 +213,10 @@ void MeshBackend::publish(std::span<const Op> ops, const Call& call, const Error
     try {
       if (message) return publish_message(part[0], its, why);
       if (group_->size() == 1) return;
-      mesh().agreement().refuse({.call = group_->call_id(its),
-                                 .rank = mesh().rank(),
-                                 .text = internal::refusal_text(part, its, why),
-                                 .entered = group_->names.first_part(its.seq) != its.seq});
+      mesh().agreement().refusals().add({.call = group_->call_id(its),
+                                         .rank = mesh().rank(),
+                                         .text = internal::refusal_text(part, its, why),
+                                         .entered = group_->names.first_part(its.seq) != its.seq});
     } catch (...) {  // The peers wait, and cannot be told of the refusal.
       mesh().fail({.cause = internal::to_error(std::current_exception())});
     }
@@ -232,10 +233,10 @@ void MeshBackend::publish_message(const Op& op, const Call& call, const Error& w
   }
   if (op.peer == rank()) return to_itself_->refuse(numbered, rank(), why);
   if (group_->size() == 1) return;
-  mesh().agreement().refuse({.call = group_->pair_id(numbered),
-                             .rank = mesh().rank(),
-                             .text = internal::refusal_text({&op, 1}, call, why),
-                             .entered = group_->names.first_part(call.seq) != call.seq});
+  mesh().agreement().refusals().add({.call = group_->pair_id(numbered),
+                                     .rank = mesh().rank(),
+                                     .text = internal::refusal_text({&op, 1}, call, why),
+                                     .entered = group_->names.first_part(call.seq) != call.seq});
 }
 
 bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {

@@ -121,7 +121,7 @@ internal::Failure Group::failure_of(const TransportError& transport_error, std::
 }
 
 Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const noexcept {
-  const auto& refusal = *mesh->agreement().refusal_of(pair ? pair_id(ops[0]) : call_id(call));
+  const auto& refusal = *mesh->agreement().refusals().of(pair ? pair_id(ops[0]) : call_id(call));
   const int peer = static_cast<int>(std::ranges::find(ranks, refusal.rank) - ranks.begin());
   const Error error = internal::described(Errc::mismatch, [&] {
     return refusal.is_difference
@@ -141,14 +141,14 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
 bool Group::abandon(const Call& call) const noexcept {
   try {
     // The ranks of a difference wait, and look for refusals every 0.1 s.
-    const auto* found = mesh->agreement().refusal_of(call_id(call));
+    const auto* found = mesh->agreement().refusals().of(call_id(call));
     const bool quick = found != nullptr && found->is_difference;
     const auto soon = Deadline::after(std::chrono::milliseconds(quick ? 500 : 1500));
     const auto limit = std::min(soon, call.limit(),
                                 [](const auto& a, const auto& b) { return a.time() < b.time(); });
     const auto id = call_id(call);
-    mesh->agreement().abandon(id);
-    const auto peers = mesh->agreement().await_abandoned(id, ranks, limit);
+    mesh->agreement().refusals().abandon(id);
+    const auto peers = mesh->agreement().refusals().await_abandoned(id, ranks, limit);
     return mesh->end_refused(id, peers, limit);
   } catch (...) {  // On false the caller marks the mesh as failed.
     return false;

@@ -226,8 +226,8 @@ std::vector<int> Mesh::awaited_peers() const {
 }
 
 void Mesh::cancel_refused() noexcept {
-  if (agreement().new_refusals().empty()) return;
-  cancel_if([&](const Message& m) { return agreement().refusal_of(m.call_.id) != nullptr; });
+  if (agreement().refusals().read_new().empty()) return;
+  cancel_if([&](const Message& m) { return agreement().refusals().of(m.call_.id) != nullptr; });
 }
 
 Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
@@ -238,7 +238,7 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
     if (!m->since_) m->since_ = now;
     const auto& call = m->call_;
     // The call of a refused message may have ended.
-    if (call.group == nullptr || agreement().refusal_of(call.id) != nullptr) continue;
+    if (call.group == nullptr || agreement().refusals().of(call.id) != nullptr) continue;
     const bool is_message = call.call == nullptr;
     const auto waited = now - *m->since_;
     if (waited < patience_before_comparing) continue;
@@ -300,7 +300,7 @@ std::optional<Error> Mesh::compare(const GroupCalls& calls, const Waiting::Colle
   if (!found) return std::nullopt;
   cancel_refused();
   const auto id = internal::call_id(calls.name, calls.names.first_part(found->seq));
-  const auto* refusal = agreement().refusal_of(id);
+  const auto* refusal = agreement().refusals().of(id);
   if (refusal != nullptr && !refusal->is_difference)
     return internal::broken_by_refusal(Error(
         Errc::mismatch, fmt::format("rank {} refused {}", names_(refusal->rank), refusal->text),
@@ -312,7 +312,7 @@ std::optional<Error> Mesh::compare(const GroupCalls& calls, const Waiting::Colle
                  {.group = calls.names.group(),
                   .operation = std::string(name_of(found->operation)),
                   .seq = static_cast<std::int64_t>(calls.names.shown(found->seq))});
-  agreement().refuse(
+  agreement().refusals().add(
       {.call = id, .rank = rank_, .text = found->text, .entered = true, .is_difference = true});
   return std::nullopt;
 }
@@ -323,7 +323,7 @@ std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs) 
     if (!mine || mine->fingerprint == theirs.fingerprint) continue;
     cancel_refused();
     // The question may be older than its answer.
-    if (agreement().refusal_of(theirs.pair) != nullptr) return std::nullopt;
+    if (agreement().refusals().of(theirs.pair) != nullptr) return std::nullopt;
     const auto listed = find_listed(theirs.pair);
     if (listed) mine->text = *listed;
     const auto place = [&](int mesh_rank) {
@@ -335,7 +335,7 @@ std::optional<Error> Mesh::compare_message(const internal::MessageSide& theirs) 
         place(sends ? theirs.rank : rank_), sends ? theirs.text : mine->text);
     // A side that has ended: the transport had taken its data.
     if (!listed) return Error(Errc::mismatch, text, {.group = calls->names.group()});
-    agreement().refuse(
+    agreement().refusals().add(
         {.call = theirs.pair, .rank = rank_, .text = text, .entered = true, .is_difference = true});
     return std::nullopt;
   }
@@ -401,7 +401,7 @@ void Message::enlist() {
   const std::lock_guard lock(mesh_.mutex_);
   // A mesh that fails after this test cancels the messages in the list.
   if (!mesh_.is_up()) throw TransportError(TransportError::Kind::failed, peer_);
-  if (mesh_.agreement().refusal_of(call_.id) != nullptr)
+  if (mesh_.agreement().refusals().of(call_.id) != nullptr)
     throw TransportError(TransportError::Kind::refused, peer_);
   after_ = mesh_.messages_;
   if (after_ != nullptr) after_->before_ = this;
@@ -422,7 +422,7 @@ std::string Message::message_text() const {
 }
 
 TransportError Message::cancelled() const {
-  const bool refused = mesh_.is_up() && mesh_.agreement().refusal_of(call_.id) != nullptr;
+  const bool refused = mesh_.is_up() && mesh_.agreement().refusals().of(call_.id) != nullptr;
   return {refused ? TransportError::Kind::refused : TransportError::Kind::failed, peer_};
 }
 

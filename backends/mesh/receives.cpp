@@ -341,7 +341,7 @@ void Receives::apply(Entry& entry) noexcept {
     if (entry.state == nullptr) {
       if (entry.op.peer == group_->rank)
         return to_itself_->refuse(entry.op, group_->rank, *entry.why);
-      return group_->mesh->agreement().refuse(
+      return group_->mesh->agreement().refusals().add(
           {.call = group_->pair_id(entry.op),
            .rank = group_->mesh->rank(),
            .text = internal::refusal_text({&entry.op, 1}, {}, *entry.why),

@@ -78,6 +78,7 @@ void Communicator::abort() noexcept {
   if (aborting_) aborting_();
   // Without the lock: the abort may hang, and threads that wait for the lock have deadlines.
   (void)gpu_->nccl().comm_abort(comm);
+  gone_ = true;
 }
 
 bool Communicator::begin_end() noexcept {
@@ -99,6 +100,7 @@ bool Communicator::ended() noexcept {
     comm = std::exchange(comm_, nullptr);
   }
   (void)gpu_->nccl().comm_destroy(comm);  // Without the lock, as in abort().
+  gone_ = true;
   return true;
 }
 

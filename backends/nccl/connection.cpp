@@ -115,13 +115,17 @@ void Connection::open(Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   if (init_.adopt) return adopt(limit);
   // NCCL may choose another algorithm for other settings, so ranks that differ would wait forever.
-  require_equal(rendezvous_.exchange("nccl/here", gpu_->settings().of_communicators()), init_.name);
+  compare_settings();
   warn_of_settings(init_);
   const auto id = exchange_id();
   claim_ = claim_device(id, *gpu_, init_.name);
   communicator_->begin(id, init_.rank, init_.size);
   cuda::await(
       limit, late_in_nccl, [this] { return communicator_->ready(); }, [this] { check_peers(); });
+}
+
+void Connection::compare_settings() {
+  require_equal(rendezvous_.exchange("nccl/here", gpu_->settings().of_all_ranks()), init_.name);
 }
 
 void Connection::adopt(Deadline limit) {
@@ -146,7 +150,7 @@ void Connection::adopt(Deadline limit) {
   cuda::await(limit, "the communicator to be adopted is still ncclInProgress", ready,
               [this] { check_peers(); });
   check_identity(*gpu_, init_, comm);
-  (void)rendezvous_.exchange("nccl/here", std::string_view());
+  compare_settings();
   communicator_->adopt(*init_.adopt);
 }
 

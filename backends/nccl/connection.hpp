@@ -34,6 +34,8 @@ class Connection {
   const std::shared_ptr<Communicator>& communicator() const noexcept { return communicator_; }
 
  private:
+  /// Waits for all ranks. @throws Error mismatch if their settings differ.
+  void compare_settings();
   void adopt(Deadline limit);
   ncclUniqueId exchange_id();
 

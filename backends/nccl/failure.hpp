@@ -55,10 +55,10 @@ class Failure final : public internal::FailingGroup {
                  std::chrono::nanoseconds patience) noexcept;
   /// Collects the refusals that peers have published since the last collect_refusals(). From one
   /// thread.
-  void collect_refusals() noexcept { (void)agreement().new_refusals(); }
+  void collect_refusals() noexcept { (void)agreement().refusals().read_new(); }
   /// The refusal of this call among the collected refusals; null if there is none.
   const internal::Refusal* refusal_of(const Op& op, const Call& call) noexcept {
-    return agreement().refusal_of(id_of(op, call));
+    return agreement().refusals().of(id_of(op, call));
   }
   /// The ranks that have left, each mapped to the number of its last collective plus one. Called
   /// from one thread.

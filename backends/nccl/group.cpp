@@ -42,25 +42,27 @@ Group::Group(const BackendInit& init, const Apis& apis)
       gpu_(std::make_shared<Gpu>(apis, init.device.index, settings_of(init))),
       memory_(init.memory == nullptr ? cuda::cuda_memory(*apis.cuda, init.device.index)
                                      : *init.memory),
+      scratch_(init.memory == nullptr ? cuda::scratch_memory(*apis.cuda, init.device.index)
+                                      : std::shared_ptr<Memory>(std::shared_ptr<void>(), &memory_)),
       pinned_(cuda::pinned_pool(*apis.cuda, init.device.index)),
       order_(std::make_shared<internal::CallQueue>()),
       store_(make_prefix_store(init.store, "nccl/")),
       failure_(init_, order_),
       history_(init_.name, init_.rank),
       connection_(gpu_, init_),
-      launcher_(
-          gpu_, init_,
-          init.memory == nullptr ? cuda::scratch_memory(*apis.cuda, init.device.index) : memory_,
-          failure_, connection_.communicator()),
+      launcher_(gpu_, init_, *scratch_, failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
+      scratch_window_(gpu_, init_, connection_.communicator(), launcher_, registrations_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {
   failure_.on_break([this] { watcher_.wake(); });
   try {
     const auto limit = Deadline::after(init.timeout);
+    scratch_window_.check_version();
     connection_.open(limit);
     launcher_.prepare();
     warm_up(limit);
+    scratch_window_.open(limit);
   } catch (const Error& error) {
     throw connection_.give_up(error);
   }
@@ -186,7 +188,7 @@ void Group::refuse(std::span<const Op> ops, const Call& call, const Error& why) 
   for (const auto& op : ops) {
     const bool message = is_message(op, call);
     if (!message && std::exchange(told, true)) continue;
-    failure_.agreement().refuse(
+    failure_.agreement().refusals().add(
         {failure_.id_of(op, call), init_.rank,
          fmt::format("{} #{}: {}", name_of(op.kind), message ? op.seq : call.seq, why.message())});
   }

@@ -16,6 +16,7 @@
 #include "launcher.hpp"
 #include "point_to_point.hpp"
 #include "registrations.hpp"
+#include "scratch_window.hpp"
 #include "watcher.hpp"
 
 namespace tutti::backend::nccl {
@@ -65,6 +66,7 @@ class Group : public std::enable_shared_from_this<Group> {
   BackendInit init_;
   std::shared_ptr<Gpu> gpu_;
   Memory& memory_;
+  std::shared_ptr<Memory> scratch_;
   std::shared_ptr<cuda::PinnedPool> pinned_;
   std::shared_ptr<internal::CallQueue> order_;
   std::shared_ptr<Store> store_;
@@ -74,6 +76,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Launcher launcher_;
   PointToPoint messages_;
   Registrations registrations_;
+  ScratchWindow scratch_window_;
   Watcher watcher_;
   std::atomic<std::uint64_t> next_{0};  // One more than the number of this rank's last collective.
 };

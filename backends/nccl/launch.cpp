@@ -62,6 +62,7 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
 void Launch::lower(std::span<const Op> ops) {
   internal::reserve_row_lists(ops, rows_);
   lowered_.reserve(ops.size());
+  auto block = std::exchange(context_.block, {});
   for (Op op : ops) {
     if (is_point_to_point(op.kind)) {
       messages_.add(op);
@@ -72,7 +73,13 @@ void Launch::lower(std::span<const Op> ops) {
       continue;
     }
     internal::copy_row_lists(op, rows_);
-    lowered_.emplace_back(context_, op, state_->call().order_fixed);
+    auto its = context_;
+    const auto room = aligned(scratch_room(op, context_.size, state_->call().order_fixed));
+    if (room <= block.size()) {
+      its.block = block.first(room);
+      block = block.subspan(room);
+    }
+    lowered_.emplace_back(its, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
 }

@@ -14,6 +14,8 @@ namespace {
 
 /// The time for which launch() itself advances a call. After it the Watcher does.
 constexpr std::chrono::milliseconds hand_over{2};
+/// The longest wait for the release of memory at the end.
+constexpr std::chrono::seconds release_bound{1};
 
 /// True for an operation that needs the host: a graph cannot contain it.
 bool needs_host(const Op& op, const Call& call) noexcept {
@@ -41,6 +43,22 @@ Launcher::Launcher(std::shared_ptr<Gpu> gpu, const BackendInit& init, Memory& me
       streams_(gpu_),
       context_{*gpu_, streams_.own(), memory, init.rank, init.size, nullptr, nullptr},
       counting_(gpu_, init.size) {}
+
+Launcher::~Launcher() {
+  if (failure_.is_broken()) return;
+  try {
+    const DeviceScope scope(gpu_->cuda(), gpu_->index());
+    const cuda::RelaxedCapture relaxed(gpu_->cuda());
+    token_ = {};
+    const auto limit = Deadline::after(release_bound);
+    for (const auto stream : {streams_.own(), counting_.stream()}) {
+      auto end = gpu_->event();
+      end.record(stream);
+      for (Pause pause; !end.done() && !limit.expired();) pause();
+    }
+  } catch (...) {  // The device is lost.
+  }
+}
 
 void Launcher::prepare() {
   token_ = Tensor(context_.memory, {1}, DType::f32, stream());
@@ -114,6 +132,8 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     auto context = context_;
     context.stream = captured ? streams_.for_capture(to_cuda(call.stream))
                               : streams_.choose(ops, call, init_.size);
+    // In the order of one stream, so no call needs to wait for the one before.
+    if (context.stream == streams_.own()) context.block = block_;
     // The list's operations decide, so the ranks agree.
     const bool replays =
         !captured && call.kept != nullptr &&

@@ -12,22 +12,18 @@
 #include "store/checks.hpp"
 #include "values/bytes.hpp"
 #include "values/error_record.hpp"
-#include "values/hash.hpp"
 
 // The keys:
 //   failed                the cause; "collecting <rank>" while that rank collects status
 // and those that begin with "agreement/":
 //   status/<rank>         the call that the rank is in, published while status is collected
-//   refusals              the number of refused calls
-//   refusal/<number>      one refused call
-//   abandoned/<call>      the number of ranks that send nothing more for this refused call
-//   refused/<call>/<i>    a bit for each rank from 32 i on: it refused the call itself
 //   calls/<group>         the last calls of the rank that got furthest, for a comparison
 //   asked                 the number of times that a rank asked all ranks to compare their calls
 //   ask/<rank>            messages whose other side that rank may have made differently
 //   left/<rank>           the number of collectives that the rank had ended when it left
 //   departures            the number of ranks that have left
 //   beat/<rank>           of Heartbeats
+//   refus..., abandoned/  of Refusals
 
 namespace tutti::internal {
 namespace {
@@ -39,24 +35,9 @@ constexpr auto settle_time = 1s;
 /// The least time for collecting, even if this rank reached the store late.
 constexpr auto least_patience = 10ms;
 constexpr auto pause_of_polls = 2ms;
-/// Ranks that wait look for refusals every 100 ms.
-constexpr std::chrono::nanoseconds longest_pause_of_polls = 32ms;
-constexpr int ranks_of_word = 32;
 
 std::string key(std::string_view what, int rank) {
   return fmt::format("{}/{}", what, rank);
-}
-
-[[noreturn]] void throw_silent() {
-  throw Error(Errc::timeout, "the store does not answer");
-}
-
-std::string key_of_abandoned(std::uint64_t call) {
-  return fmt::format("abandoned/{}", call);
-}
-
-std::string key_of_refused(std::uint64_t call, int word) {
-  return fmt::format("refused/{}/{}", call, word);
 }
 
 bool is_claim(std::string_view held) {
@@ -79,23 +60,6 @@ Status decode_status(const Bytes& bytes) {
   status.group = in.text();
   in.end();
   return status;
-}
-
-Bytes encode(const Refusal& refusal, int rank) {
-  Writer out;
-  out.u64(refusal.call).i32(rank).u8(refusal.is_difference ? 1 : 0).text(refusal.text);
-  return out.take();
-}
-
-Refusal decode_refusal(const Bytes& bytes) {
-  Reader in(bytes, Errc::mismatch, "a peer's refusal");
-  Refusal refusal;
-  refusal.call = in.u64();
-  refusal.rank = in.i32();
-  refusal.is_difference = in.u8() != 0;
-  refusal.text = in.text();
-  in.end();
-  return refusal;
 }
 
 Bytes encode(std::span<const MessageSide> sides) {
@@ -121,37 +85,14 @@ std::vector<MessageSide> decode_message_sides(const Bytes& bytes) {
   return sides;
 }
 
-Error with_message(const Error& error, Errc code, int rank, const std::string& message,
-                   const std::vector<int>& absent = {}) {
-  auto where = error.where();
-  where.rank = rank;
-  where.missing = absent;
-  return {code, message, where};
-}
-
 }  // namespace
 
-std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept {
-  Hash hash;
-  hash.add(group);
-  hash.add(seq);
-  return hash.value();
-}
-
-std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept {
-  const bool sends = op.kind == Operation::send;
-  Hash hash;
-  hash.add(group);
-  hash.add(~std::uint64_t{0});  // No collective has this number.
-  hash.add(static_cast<std::uint64_t>(sends ? rank : op.peer));
-  hash.add(static_cast<std::uint64_t>(sends ? op.peer : rank));
-  hash.add(static_cast<std::uint64_t>(op.tag));
-  hash.add(op.seq);
-  return hash.value();
-}
-
 Agreement::Agreement(const std::shared_ptr<Store>& store, int rank, int size)
-    : failures_(store), store_(make_prefix_store(store, "agreement/")), rank_(rank), size_(size) {}
+    : failures_(store),
+      store_(make_prefix_store(store, "agreement/")),
+      rank_(rank),
+      size_(size),
+      refusals_(store_, rank, [this] { return answers(); }) {}
 
 std::string Agreement::claim() const {
   return fmt::format("{}{}", internal::collecting, rank_);
@@ -277,95 +218,6 @@ void Agreement::publish_status(const Status& mine) noexcept {
   }
 }
 
-void Agreement::refuse(const Refusal& refusal) noexcept {
-  try {
-    if (!answers()) return;
-    if (!refusal.entered) count_abandoned(refusal.call, true);
-    const auto number = store_->add("refusals", 1);
-    store_->set(fmt::format("refusal/{}", number), encode(refusal, rank_));
-  } catch (...) {  // Without the store the peers wait until their deadline.
-  }
-}
-
-std::vector<Refusal> Agreement::new_refusals() noexcept {
-  std::vector<Refusal> found;
-  read_all_ = false;
-  try {
-    const auto count = peek(*store_, "refusals");
-    if (!count) return found;
-    while (numbered_ < std::stoll(to_text(*count))) unread_.push_back(++numbered_);
-    // A rank takes the refusal's number before it writes the refusal, and may fail in between.
-    std::vector<std::int64_t> missing;
-    for (const auto number : unread_) {
-      if (const auto bytes = peek(*store_, fmt::format("refusal/{}", number)))
-        found.push_back(decode_refusal(*bytes));
-      else
-        missing.push_back(number);
-    }
-    {
-      const std::lock_guard lock(refused_mutex_);
-      for (const auto& refusal : found) refused_.try_emplace(refusal.call, refusal);
-    }
-    unread_ = std::move(missing);
-    read_all_ = unread_.empty();
-  } catch (...) {  // Those found have not left unread_, and are found again.
-  }
-  return found;
-}
-
-const Refusal* Agreement::refusal_of(std::uint64_t call) const noexcept {
-  const std::lock_guard lock(refused_mutex_);
-  const auto found = refused_.find(call);
-  return found == refused_.end() ? nullptr : &found->second;
-}
-
-void Agreement::abandon(std::uint64_t call) {
-  if (!answers()) throw_silent();
-  count_abandoned(call, false);
-}
-
-void Agreement::count_abandoned(std::uint64_t call, bool refused) {
-  {
-    const std::lock_guard lock(refused_mutex_);
-    if (!abandoned_.insert(call).second) return;
-  }
-  if (refused)
-    (void)store_->add(key_of_refused(call, rank_ / ranks_of_word),
-                      std::int64_t{1} << rank_ % ranks_of_word);
-  (void)store_->add(key_of_abandoned(call), 1);
-}
-
-std::vector<int> Agreement::await_abandoned(std::uint64_t call, std::span<const int> ranks,
-                                            Deadline limit) {
-  // W ranks do this at the same time, so none reads a key of each rank.
-  for (auto pause = longest_pause_of_polls / 32;;
-       pause = std::min(2 * pause, longest_pause_of_polls)) {
-    bool is_answer = true;
-    const auto count = peek(*store_, key_of_abandoned(call), is_answer).value_or(to_bytes("0"));
-    if (!is_answer) throw_silent();
-    if (std::stoll(to_text(count)) >= std::ssize(ranks)) break;
-    if (limit.expired())
-      throw Error(Errc::timeout, fmt::format("{} of {} ranks have left the refused call",
-                                             to_text(count), ranks.size()));
-    std::this_thread::sleep_for(std::min(pause, limit.remaining()));
-  }
-  std::map<int, std::int64_t> words;
-  std::vector<int> abandoned;
-  for (const int r : ranks) {
-    const int word = r / ranks_of_word;
-    const auto [found, is_new] = words.try_emplace(word);
-    if (is_new) {
-      bool is_answer = true;
-      const auto bits = peek(*store_, key_of_refused(call, word), is_answer);
-      if (!is_answer) throw_silent();
-      if (bits) found->second = std::stoll(to_text(*bits));
-    }
-    if ((found->second >> r % ranks_of_word & 1) == 0) abandoned.push_back(r);
-  }
-  if (std::ranges::find(abandoned, rank_) == abandoned.end()) abandoned.clear();
-  return abandoned;
-}
-
 std::optional<CallDifference> Agreement::compare_calls(std::string_view group,
                                                        const GroupNames& names,
                                                        const PastCalls& mine, bool publish) {
@@ -457,46 +309,6 @@ const std::map<int, std::uint64_t>& Agreement::departed() noexcept {
   } catch (...) {  // Without the store no further departures are found.
   }
   return departed_;
-}
-
-Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called,
-                   const GroupNames& names) {
-  std::vector<int> entered;
-  std::vector<int> absent;
-  std::string missing;
-  int origin = -1;
-  bool origin_waits = false;
-  int first_left = -1;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const auto& rank = ranks[i];
-    const int number = names(static_cast<int>(i));
-    if (rank.entered) {
-      entered.push_back(number);
-      continue;
-    }
-    absent.push_back(number);
-    const bool waits = !rank.left && !rank.last.empty();
-    if (origin < 0 || (origin_waits && !waits)) {
-      origin = number;
-      origin_waits = waits;
-    }
-    if (rank.left && cause.code() == Errc::peer_lost && first_left < 0) first_left = number;
-    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", number);
-    if (rank.left)
-      missing += " (has left the group)";
-    else if (!rank.last.empty())
-      missing += fmt::format(" ({})", rank.last);
-  }
-  if (missing.empty())
-    return with_message(cause, cause.code(), cause.where().rank,
-                        fmt::format("{}; all ranks have entered, so the call is slower than the "
-                                    "deadline allows, or a rank or its device has stopped",
-                                    cause.message()));
-  return with_message(
-      cause, cause.code(), first_left < 0 ? origin : first_left,
-      fmt::format("{}; entered: {}; missing: {}{}{}", cause.message(), list_ranks(entered), missing,
-                  called.empty() ? "" : "; called: ", called),
-      absent);
 }
 
 }  // namespace tutti::internal

@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +16,9 @@
 #include <tutti/store/store.hpp>
 
 #include "backend/call_history.hpp"
+#include "backend/missing_ranks.hpp"
 #include "backend/record.hpp"
+#include "backend/refusals.hpp"
 
 namespace tutti::internal {
 
@@ -42,16 +42,6 @@ struct Failure {
   std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
 };
 
-/// A call that a rank refused, or that ranks made differently.
-struct Refusal {
-  std::uint64_t call = 0;  ///< call_id() or pair_id().
-  int rank = 0;
-  std::string text;  ///< "all_reduce #17: the array is null"; of a difference the whole error text.
-  /// The rank is in the call, so that it will abandon() it.
-  bool entered = false;
-  bool is_difference = false;
-};
-
 /// A send or a receive, as one of its sides knows it.
 struct MessageSide {
   int rank = 0;            ///< Rank of the Agreement that knows it.
@@ -60,21 +50,15 @@ struct MessageSide {
   std::string text{};  ///< "recv f32 [3] from 0 tag 0".
 };
 
-/// Return a hash: call_id() identifies a collective, pair_id() a send and its receive; `rank` is
-/// the caller's. All ranks of the call compute the same number, even if their arrays, dtypes or
-/// reduce operations differ.
-std::uint64_t call_id(std::string_view group, std::uint64_t seq) noexcept;
-std::uint64_t pair_id(std::string_view group, int rank, const Op& op) noexcept;
-
 /// Agreement of the ranks of a group through its store: on the error that broke the group, the
 /// calls that were refused and the ranks that have left. The first cause in the store applies to
 /// all ranks.
 ///
 /// Called from any thread, except where a function says "from one thread". All functions except
-/// refusal_of() take round trips to the store; only settle(), report() and await_abandoned() may
-/// block for longer. A lookup in a TCP store that does not answer ends after 0.5 s as if the key
-/// were missing; a write waits for the store's own timeout, unless set_silent() says that it would.
-/// Functions that are noexcept ignore errors of the store: each rank then uses its own cause.
+/// refusals() take round trips to the store; only settle() and report() may block for longer. A
+/// lookup in a TCP store that does not answer ends after 0.5 s as if the key were missing; a write
+/// waits for the store's own timeout, unless set_silent() says that it would. Functions that are
+/// noexcept ignore errors of the store: each rank then uses its own cause.
 class Agreement {
  public:
   /// `store`: the group's, whose keys no other group uses. The key of the cause is that of a
@@ -105,23 +89,8 @@ class Agreement {
   /// Publishes the call that this rank is in.
   void publish_status(const Status& mine) noexcept;
 
-  /// Tells the peers that this rank refused a call, unless the store does not answer.
-  void refuse(const Refusal& refusal) noexcept;
-  /// The refusals published since the last call of this function. From one thread.
-  std::vector<Refusal> new_refusals() noexcept;
-  /// False if the store did not answer the last new_refusals(), or if a refusal that is announced
-  /// is not in the store yet. From the same thread.
-  bool has_read_all() const noexcept { return read_all_; }
-  /// The first refusal of this call among those that new_refusals() has found; null: none. Takes no
-  /// round trip. Valid while this object lives.
-  const Refusal* refusal_of(std::uint64_t call) const noexcept;
-  /// Reports that this rank has left a refused call, unless it has refused it itself. @throws Error
-  /// of the store.
-  void abandon(std::uint64_t call);
-  /// Blocks until all of `ranks`, with this one, have refused or abandoned the call, and returns
-  /// those that abandoned it; none if this rank refused it. Takes a round trip for every 32 ranks,
-  /// and a few more. @throws Error timeout at `limit`, and errors of the store.
-  std::vector<int> await_abandoned(std::uint64_t call, std::span<const int> ranks, Deadline limit);
+  /// The refused calls. Its functions note, too, whether the store answers.
+  Refusals& refusals() noexcept { return refusals_; }
 
   /// Publishes the calls of this rank on the group `group`, unless a rank with a later call has
   /// published its own; `publish`: false: only compares. Returns the first call that this rank and
@@ -152,7 +121,6 @@ class Agreement {
  private:
   std::optional<Bytes> ask(Store& store, std::string_view what) const;
   Error collect_status(const Failure& failure) const;
-  void count_abandoned(std::uint64_t call, bool refused);
   std::string claim() const;
 
   std::shared_ptr<Store> failures_;
@@ -160,29 +128,9 @@ class Agreement {
   int rank_;
   int size_;
   mutable std::atomic<bool> silent_{false};  // Relaxed: no data depends on it.
-  std::int64_t numbered_ = 0;  // The last number of a refusal that this rank knows of.
-  bool read_all_ = true;
+  Refusals refusals_;
   std::string asked_;  // The counter's value at the last is_asked().
-  // Numbers of refusals not read yet: a rank that failed may never write its refusal.
-  std::vector<std::int64_t> unread_;
-  mutable std::mutex refused_mutex_;
-  std::map<std::uint64_t, Refusal> refused_;  // By call.
-  std::set<std::uint64_t> abandoned_;         // The calls for which this rank is counted.
   std::map<int, std::uint64_t> departed_;
 };
-
-/// The state of a rank when a call reached its deadline.
-struct Presence {
-  bool entered = false;  ///< The rank is in the call.
-  bool left = false;
-  std::string last{};  ///< The last call that it published; may be empty.
-};
-
-/// Returns `cause` with the entered and the missing ranks in its text, in the same form for all
-/// backends. `ranks`: one per rank of the group `names`. Error::Where names the first missing rank
-/// that is in no other call, if there is one; for peer_lost a rank that left, if one has. `called`:
-/// the call as text; may be empty.
-Error name_missing(const Error& cause, std::span<const Presence> ranks, std::string_view called,
-                   const GroupNames& names = {});
 
 }  // namespace tutti::internal

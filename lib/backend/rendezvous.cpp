@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 
 #include "backend/record.hpp"
+#include "backend/value_exchange.hpp"
 #include "store/checks.hpp"
 #include "values/error_record.hpp"
 
-// The keys:
-//   <what>/<rank>   the value of a rank
-//   failed          the error of the rank that gave up first; from then on of the group (Agreement)
+// The keys, beside those of ValueExchange:
+//   failed   the error of the rank that gave up first; from then on of the group (Agreement)
 
 namespace tutti::internal {
 namespace {
@@ -21,26 +21,8 @@ using namespace std::chrono_literals;
 /// A rank that waits asks at most this often, and at least this often, whether a rank has given up.
 constexpr std::chrono::nanoseconds most_often = 20ms;
 constexpr std::chrono::nanoseconds least_often = 200ms;
-/// A peek() without a value that has taken this long has got no answer (store/tcp_store.cpp).
-constexpr std::chrono::nanoseconds no_answer = 400ms;
 
 }  // namespace
-
-std::optional<Bytes> peek(Store& store, std::string_view key) {
-  try {
-    return store.get(key, Deadline::after({}));
-  } catch (const Error& error) {
-    if (error.code() != Errc::timeout) throw;
-    return std::nullopt;
-  }
-}
-
-std::optional<Bytes> peek(Store& store, std::string_view key, bool& answers) {
-  const auto start = std::chrono::steady_clock::now();
-  auto found = peek(store, key);
-  answers = found || std::chrono::steady_clock::now() - start <= no_answer;
-  return found;
-}
 
 Rendezvous::Rendezvous(const BackendInit& init, std::function<void()> watch)
     : store_(init.store),
@@ -67,26 +49,23 @@ Bytes Rendezvous::await(std::string_view key) {
 }
 
 std::vector<Bytes> Rendezvous::exchange(std::string_view what, std::span<const std::byte> mine,
-                                        const std::function<void(int rank)>& look_at) {
-  std::vector<Bytes> values;
-  if (size_ == 1) {
-    values.emplace_back(mine.begin(), mine.end());
-    return values;
-  }
-  publish(fmt::format("{}/{}", what, rank_), mine);
-  for (int r = 0; r < size_; ++r) {
-    try {
-      values.push_back(await_key(*store_, fmt::format("{}/{}", what, r), limit_, least_often, [&] {
-        look();
-        if (look_at) look_at(r);
-      }));
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout || !limit_.expired() || !answers()) throw;
+                                        const std::function<void()>& look_too) {
+  if (size_ == 1) return {Bytes(mine.begin(), mine.end())};
+  ValueExchange exchange(*store_, std::string(what), rank_, size_);
+  if (auto all = exchange.publish(mine)) return *std::move(all);
+  published_ = exchange.own_key();
+  try {
+    return exchange.values(await_key(*store_, exchange.all_key(), limit_, least_often, [&] {
       look();
-      throw late(what);
-    }
+      if (look_too) look_too();
+    }));
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout || !limit_.expired() || !answers()) throw;
+    look();
+    // The rank that came last may have died before it wrote the values of all.
+    if (auto all = exchange.read_all()) return *std::move(all);
+    throw late(exchange.missing());
   }
-  return values;
 }
 
 std::vector<std::string> Rendezvous::exchange(std::string_view what, std::string_view mine) {
@@ -96,10 +75,9 @@ std::vector<std::string> Rendezvous::exchange(std::string_view what, std::string
   return texts;
 }
 
-Error Rendezvous::late(std::string_view what) const {
+Error Rendezvous::late(const std::vector<int>& ranks) const {
   std::vector<int> missing;
-  for (int r = 0; r < size_; ++r)
-    if (!peek(*store_, fmt::format("{}/{}", what, r))) missing.push_back(names_(r));
+  for (const int r : ranks) missing.push_back(names_(r));
   return {Errc::timeout,
           fmt::format("group '{}': {} of {} ranks joined before the deadline; missing: {}",
                       names_.group(), size_ - std::ssize(missing), size_, list_ranks(missing)),

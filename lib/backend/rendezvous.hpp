@@ -14,6 +14,7 @@
 #include <tutti/error.hpp>
 
 #include "backend/group_names.hpp"
+#include "backend/peek.hpp"
 
 namespace tutti::internal {
 
@@ -43,13 +44,12 @@ class Rendezvous {
   /// Blocks until a rank has published `key`. @throws Error timeout; the error of a rank that has
   /// given up.
   Bytes await(std::string_view key);
-  /// Publishes this rank's value under `what`, and returns the values of all ranks. `what` is used
-  /// once. @throws Error timeout, whose text names the missing ranks; the error of a rank that has
-  /// given up.
-  /// @param look_at  is called from time to time with the rank for which this one waits, and may
-  ///                 throw.
+  /// Publishes this rank's value under `what`, and returns the values of all ranks
+  /// (ValueExchange). `what` is used once. @throws Error timeout, whose text names the missing
+  /// ranks; the error of a rank that has given up.
+  /// @param look_too  is called from time to time while this rank waits, and may throw.
   std::vector<Bytes> exchange(std::string_view what, std::span<const std::byte> mine,
-                              const std::function<void(int rank)>& look_at = {});
+                              const std::function<void()>& look_too = {});
   std::vector<std::string> exchange(std::string_view what, std::string_view mine);
 
   /// Throws the error of a rank that has given up. Asks the store at most once in 20 ms, so a rank
@@ -63,7 +63,7 @@ class Rendezvous {
  private:
   void look();
   bool answers() const;
-  Error late(std::string_view what) const;
+  Error late(const std::vector<int>& ranks) const;
 
   std::shared_ptr<Store> store_;
   std::shared_ptr<Store> failures_;  // The store with the error of the rank that gave up.
@@ -85,31 +85,5 @@ inline constexpr std::string_view collecting = "collecting ";
 /// Returns for each rank the number of its host; hosts are numbered by their first rank. `hosts`:
 /// of all ranks (values/host_identity.hpp).
 std::vector<int> number_hosts(std::span<const std::string> hosts);
-
-/// The value of a key, in bounded time even if the store does not answer.
-std::optional<Bytes> peek(Store& store, std::string_view key);
-/// The same. `answers`: set to whether the store has answered, unless it throws.
-std::optional<Bytes> peek(Store& store, std::string_view key, bool& answers);
-
-/// Blocks until a rank has set `key`, and returns the value. Meanwhile calls look(), which may
-/// throw to end the wait, after pauses that grow from 20 ms to `pause`. @throws Error timeout at
-/// the limit, and errors of look() and of the store.
-template <typename Look>
-Bytes await_key(Store& store, std::string_view key, Deadline limit, std::chrono::nanoseconds pause,
-                const Look& look) {
-  for (std::chrono::nanoseconds patience = std::chrono::milliseconds(20);;
-       patience = std::min(2 * patience, pause)) {
-    const auto turn = Deadline::after(patience);
-    const bool last = limit.time() <= turn.time();
-    try {
-      return store.get(key, last ? limit : turn);
-    } catch (const Error& error) {
-      if (error.code() != Errc::timeout) throw;
-      look();
-      if (auto bytes = peek(store, key)) return *std::move(bytes);
-      if (last) throw;
-    }
-  }
-}
 
 }  // namespace tutti::internal

@@ -28,6 +28,7 @@ namespace tutti::internal {
 class GroupKeys;
 class Membership;
 class Rendezvous;
+class ValueExchange;
 struct MemberList;
 
 /// Receives the calls made while a Coalesce is open.
@@ -208,7 +209,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   std::pair<TraceRing*, std::uint64_t> trace_slot(const Op& shown, const Call& call) noexcept;
   static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
-  std::string exchange_key(std::string_view what, int rank) const;
+  ValueExchange next_exchange(std::string_view what) const;
   void check_subset(std::span<const int> ranks) const;
   void check_block(const TensorView& block) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,

@@ -112,7 +112,7 @@ void GroupKeys::leave() {
   });
   if (ended != size_ - std::ssize(lost_)) return;
   // The list of a rank that has died has only the keys from before the group was made. Ranks write
-  // the same keys later, each with its number at the end.
+  // the same keys later, each with its number at the end, and the last one with W (ValueExchange).
   std::set<std::string, std::less<>> numbered;
   for (int r = 0; r < size_; ++r) {
     for (const auto& key : keys_of_list(*base_, r)) {
@@ -123,7 +123,7 @@ void GroupKeys::leave() {
     base_->erase(key_of_list(r));
   }
   for (const auto& begin : numbered)
-    for (int r = 0; r < size_; ++r) base_->erase(fmt::format("{}{}", begin, r));
+    for (int r = 0; r <= size_; ++r) base_->erase(fmt::format("{}{}", begin, r));
   base_->erase("ended");
 }
 

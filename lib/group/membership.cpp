@@ -126,13 +126,12 @@ Membership::~Membership() {
 
 void Membership::await_all(Rendezvous& rendezvous) {
   try {
-    // The awaited member may never come, so each look is also at one of those after it, in turn.
+    // Which members are missing is not known. If any two wait for each other in different lists,
+    // one of them finds the other in its turn, and ends the wait of all.
+    constexpr int members_of_look = 2;
     std::size_t next = 0;
-    (void)rendezvous.exchange(joined, {}, [&](int rank) {
-      look_at(rank);
-      const auto first = static_cast<std::size_t>(rank) + 1;
-      if (first < members_.size())
-        look_at(static_cast<int>(first + next++ % (members_.size() - first)));
+    (void)rendezvous.exchange(joined, {}, [&] {
+      for (int i = 0; i < members_of_look; ++i) look_at(static_cast<int>(next++ % members_.size()));
     });
   } catch (const Error& error) {
     if (error.code() != Errc::timeout || error.where().missing.empty()) throw;

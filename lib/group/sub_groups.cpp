@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "backend/rendezvous.hpp"
+#include "backend/value_exchange.hpp"
 #include "group/core.hpp"
 #include "group/group_keys.hpp"
 #include "values/bytes.hpp"
@@ -17,9 +18,29 @@
 // Sub-groups and registrations: functions of Core in which ranks exchange two numbers each.
 
 namespace tutti::internal {
+namespace {
 
-std::string Core::exchange_key(std::string_view what, int rank) const {
-  return fmt::format("{}/{}/{}", what, splits_, rank);
+/// Blocks until all ranks have published. @throws Error timeout, which names the missing ranks, and
+/// after which this rank may use the same keys again; mismatch, the refusal of a rank.
+std::vector<Bytes> await_values(Store& store, ValueExchange& exchange, Deadline limit) {
+  try {
+    return exchange.values(store.get(exchange.all_key(), limit));
+  } catch (const Error& error) {
+    if (error.code() != Errc::timeout || !peek(store, exchange.own_key())) throw;
+    // The rank that came last may have died before it wrote the values of all.
+    if (auto all = exchange.read_all()) return *std::move(all);
+    const auto missing = exchange.missing();
+    exchange.withdraw();
+    throw Error(Errc::timeout,
+                fmt::format("the deadline passed; missing: {}", fmt::join(missing, " ")),
+                {.rank = missing.empty() ? -1 : missing.front(), .missing = missing});
+  }
+}
+
+}  // namespace
+
+ValueExchange Core::next_exchange(std::string_view what) const {
+  return {*options_.store, fmt::format("{}/{}", what, splits_), bounds_.rank, bounds_.size};
 }
 
 std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t, 2> mine,
@@ -38,18 +59,22 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
   // Uses the store: a collective on a device would need a synchronisation with the host.
   check_usable(what);
   const auto limit = make_call(options, true).limit();
-  options_.store->set(exchange_key(what, bounds_.rank), std::as_bytes(std::span(mine)));
-  for (int r = 0; r < bounds_.size; ++r) {
-    const auto bytes = options_.store->get(exchange_key(what, r), limit);
-    auto& theirs = all[static_cast<std::size_t>(r)];
-    if (bytes.size() == sizeof theirs) {
-      std::memcpy(theirs.data(), bytes.data(), sizeof theirs);
-      continue;
+  if (bounds_.size == 1) return {mine};
+  auto numbers = next_exchange(what);
+  try {
+    auto values = numbers.publish(std::as_bytes(std::span(mine)));
+    if (!values) values = await_values(*options_.store, numbers, limit);
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      Reader in(values->at(r), Errc::backend, "two numbers of a rank");
+      std::memcpy(&all[r], in.raw(sizeof all[r]).data(), sizeof all[r]);
     }
-    ++splits_;  // On every rank, so the next exchange uses new keys.
-    const std::string_view why(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    throw Error(Errc::mismatch, fmt::format("rank {} {}", r, why),
-                {.group = options_.name, .operation = std::string(what), .rank = r});
+  } catch (const Error& error) {
+    // A refusal counts on every rank, so the next exchange uses new keys.
+    if (error.code() == Errc::mismatch) ++splits_;
+    auto where = error.where();
+    where.group = options_.name;
+    where.operation = what;
+    throw Error(error.code(), error.message(), where);
   }
   return all;
 }
@@ -57,8 +82,7 @@ std::vector<std::array<std::int64_t, 2>> Core::exchange(std::array<std::int64_t,
 void Core::refuse_exchange(std::string_view what, const Error& why) {
   check_usable(what);
   if (bounds_.device.type != DeviceType::cpu) {
-    options_.store->set(exchange_key(what, bounds_.rank),
-                        std::string_view(fmt::format("refused {}: {}", what, why.message())));
+    next_exchange(what).refuse(fmt::format("refused {}: {}", what, why.message()));
     ++splits_;
     throw Error(why);
   }

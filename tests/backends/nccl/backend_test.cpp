@@ -460,5 +460,21 @@ TEST_F(Failing, SlowAnAbortThatHangsIsBounded) {
       {.timeout = 30s});
 }
 
+// The ranks exchange the colours through the store.
+TEST_F(Failing, ASplitWithoutARankNamesItAtTheDeadlineAndMayBeRepeated) {
+  on_groups(3, [](const Member& at) {
+    if (at.rank != 1) {
+      const Error late =
+          expect_error(Errc::timeout, {"split on group 'n'", "the deadline passed; missing: 1"},
+                       [&] { (void)at.group.split(0, 0, {.deadline = 50ms}); });
+      EXPECT_EQ(late.where().missing, std::vector{1});
+    }
+    at.group.barrier();
+    auto part = at.group.split(at.rank == 1 ? -1 : 0, at.rank);
+    EXPECT_EQ(part.has_value(), at.rank != 1);
+    if (part) part->barrier();
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test::nccl_double

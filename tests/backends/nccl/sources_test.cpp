@@ -226,9 +226,38 @@ TEST_F(FromSources, AScratchAllocationThatFailsNamesTheFunctionOfThePool) {
   full.malloc_from_pool_async = [](void**, std::size_t, cudaMemPool_t, cudaStream_t) {
     return cudaErrorMemoryAllocation;
   };
-  Memory& memory = backend::cuda::scratch_memory(full, 0);
+  const auto memory = backend::cuda::scratch_memory(full, 0);
   expect_error(Errc::resource_exhausted, {"cudaMallocFromPoolAsync", "256 bytes on cuda:0"},
-               [&] { (void)memory.allocate(256, {}); });
+               [&] { (void)memory->allocate(256, {}); });
+}
+
+TEST_F(FromSources, ThePoolReturnsItsMemoryWhenTheLastGroupOfTheDeviceHasEnded) {
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    cuda().set_device(rank);
+    cudaStream_t stream = nullptr;
+    cuda().stream_create_with_flags(&stream, cudaStreamNonBlocking);
+    std::optional<ProcessGroup> first = make_group(rank, 2, store, {}, "first");
+    std::optional<ProcessGroup> second = make_group(rank, 2, store, {}, "second");
+    const int trims = calls("cudaMemPoolTrimTo");
+    for (ProcessGroup* group : {&*first, &*second}) {
+      const Member at{*group, rank, stream, stream};
+      const TensorView data = at.make();
+      at.fill(data, 2);
+      group->all_reduce(data, ReduceOp::min, {.stream = at.stream()});
+      EXPECT_TRUE(at.holds(data, 2));
+      at.free(data);
+    }
+    second->barrier();
+    first.reset();
+    second->barrier();
+    EXPECT_EQ(calls("cudaMemPoolTrimTo"), trims);
+    second->barrier();
+    second.reset();
+    EXPECT_GT(calls("cudaMemPoolTrimTo"), trims);
+    EXPECT_EQ(kept_by_trim(rank), 0);
+    cuda().stream_destroy(stream);
+  });
 }
 
 ncclConfig_t last_config{};

@@ -146,6 +146,7 @@ TEST(Ucx, ChecksAddressesInTheStore) {
       options.size = 2;
       options.timeout = 5s;
       options.store->set(options.name + "/0/ucx/address/1", bytes);
+      (void)options.store->add(options.name + "/0/ucx/address/count", 1);
       expect_error(Errc::backend, {"address of rank 1"}, [&] { ProcessGroup::create(options); });
     }
     return std::string();

@@ -115,7 +115,7 @@ TEST(Agreement, AHealthyGroupHasNoCause) {
   Agreement agreement(make_memory_store(), 0, size);
   EXPECT_FALSE(agreement.cause(in_call(1)));
   EXPECT_FALSE(agreement.collecting());
-  EXPECT_TRUE(agreement.new_refusals().empty());
+  EXPECT_TRUE(agreement.refusals().read_new().empty());
   EXPECT_TRUE(agreement.departed().empty());
 }
 
@@ -234,19 +234,20 @@ TEST(Agreement, ARankThatDiesWhileItCollectsCostsASecond) {
 
 TEST(Agreement, ARefusalReachesEveryPeerOnce) {
   on_ranks(make_memory_store(), [](Agreement& agreement, int rank) {
-    if (rank == 1) return agreement.refuse({.call = 99, .rank = 1, .text = "all_reduce #17: null"});
+    if (rank == 1)
+      return agreement.refusals().add({.call = 99, .rank = 1, .text = "all_reduce #17: null"});
     std::vector<Refusal> found;
-    while (found.empty()) found = agreement.new_refusals();
+    while (found.empty()) found = agreement.refusals().read_new();
     ASSERT_EQ(found.size(), 1U);
     EXPECT_EQ(found[0].call, 99U);
     EXPECT_EQ(found[0].rank, 1);
     EXPECT_EQ(found[0].text, "all_reduce #17: null");
-    EXPECT_EQ(agreement.refusal_of(99)->rank, 1);
-    EXPECT_EQ(agreement.refusal_of(98), nullptr);
-    EXPECT_TRUE(agreement.new_refusals().empty());
-    agreement.abandon(99);
+    EXPECT_EQ(agreement.refusals().of(99)->rank, 1);
+    EXPECT_EQ(agreement.refusals().of(98), nullptr);
+    EXPECT_TRUE(agreement.refusals().read_new().empty());
+    agreement.refusals().abandon(99);
     const std::vector<int> all{0, 1, 2, 3};
-    EXPECT_EQ(agreement.await_abandoned(99, all, Deadline::after(20s)),
+    EXPECT_EQ(agreement.refusals().await_abandoned(99, all, Deadline::after(20s)),
               (std::vector<int>{0, 2, 3}));
   });
 }
@@ -256,37 +257,39 @@ TEST(Agreement, ARefusalThatDoesNotReachTheStoreHidesNoLaterOne) {
   Agreement refusing(store, 1, size);
   Agreement peer(store, 0, size);
   for (const std::uint64_t call : {97U, 98U, 99U})
-    refusing.refuse({.call = call, .rank = 1, .text = "all_reduce #17: null"});
-  ASSERT_EQ(peer.new_refusals().size(), 2U);
-  EXPECT_EQ(peer.refusal_of(97), nullptr);
-  EXPECT_NE(peer.refusal_of(98), nullptr);
-  EXPECT_NE(peer.refusal_of(99), nullptr);
-  refusing.refuse({.call = 100, .rank = 1, .text = "all_reduce #18: null"});
-  EXPECT_EQ(peer.new_refusals().size(), 1U);
+    refusing.refusals().add({.call = call, .rank = 1, .text = "all_reduce #17: null"});
+  ASSERT_EQ(peer.refusals().read_new().size(), 2U);
+  EXPECT_EQ(peer.refusals().of(97), nullptr);
+  EXPECT_NE(peer.refusals().of(98), nullptr);
+  EXPECT_NE(peer.refusals().of(99), nullptr);
+  refusing.refusals().add({.call = 100, .rank = 1, .text = "all_reduce #18: null"});
+  EXPECT_EQ(peer.refusals().read_new().size(), 1U);
 }
 
 TEST(Agreement, ARefusalThatReachesTheStoreLateIsFound) {
   const auto store = std::make_shared<LossyStore>("agreement/refusal/1");
   Agreement refusing(store, 1, size);
   Agreement peer(store, 0, size);
-  refusing.refuse({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
-  EXPECT_TRUE(peer.new_refusals().empty());
-  EXPECT_FALSE(peer.has_read_all());
+  refusing.refusals().add({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
+  EXPECT_TRUE(peer.refusals().read_new().empty());
+  EXPECT_FALSE(peer.refusals().has_read_all());
   const auto source = make_memory_store();
-  Agreement(source, 1, size).refuse({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
+  Agreement(source, 1, size)
+      .refusals()
+      .add({.call = 97, .rank = 1, .text = "all_reduce #17: null"});
   store->set("agreement/refusal/1", *source->try_get("agreement/refusal/1"));
-  ASSERT_EQ(peer.new_refusals().size(), 1U);
-  EXPECT_EQ(peer.refusal_of(97)->text, "all_reduce #17: null");
-  EXPECT_TRUE(peer.has_read_all());
-  EXPECT_TRUE(peer.new_refusals().empty());
+  ASSERT_EQ(peer.refusals().read_new().size(), 1U);
+  EXPECT_EQ(peer.refusals().of(97)->text, "all_reduce #17: null");
+  EXPECT_TRUE(peer.refusals().has_read_all());
+  EXPECT_TRUE(peer.refusals().read_new().empty());
 }
 
 TEST(Agreement, ARankThatIsNotInARefusedCallIsWaitedForUntilTheDeadline) {
   Agreement agreement(make_memory_store(), 0, size);
-  agreement.abandon(99);
+  agreement.refusals().abandon(99);
   const std::vector<int> all{0, 1};
   expect_error(Errc::timeout, {"1 of 2 ranks"},
-               [&] { (void)agreement.await_abandoned(99, all, Deadline::after(10ms)); });
+               [&] { (void)agreement.refusals().await_abandoned(99, all, Deadline::after(10ms)); });
 }
 
 /// A store that may fall silent, and counts what is written meanwhile.
@@ -313,11 +316,11 @@ TEST(Agreement, ARefusalIsNotWrittenToAStoreThatDoesNotAnswer) {
   const Refusal refusal{.call = 97, .rank = 1, .text = "all_reduce #17: null"};
   for (const bool silent : {true, false}) {
     store->silent = silent;
-    refusing.refuse(refusal);
+    refusing.refusals().add(refusal);
     EXPECT_EQ(store->writes_in_silence, 0) << "a write would wait for the timeout of the store";
     EXPECT_EQ(refusing.is_silent(), silent);
   }
-  EXPECT_EQ(peer.new_refusals().size(), 1U);
+  EXPECT_EQ(peer.refusals().read_new().size(), 1U);
 }
 
 /// Counts the calls.
@@ -338,11 +341,12 @@ TEST(Agreement, ManyRanksLeaveARefusedCallWithFewRoundTrips) {
   auto left = all;
   for (const int refusing : {999, 500, 32, 31, 0}) {
     left.erase(left.begin() + refusing);
-    Agreement(store, refusing, many).refuse({.call = 99, .rank = refusing, .text = "null"});
+    Agreement(store, refusing, many).refusals().add({.call = 99, .rank = refusing, .text = "null"});
   }
-  for (const int rank : left) Agreement(store, rank, many).abandon(99);
+  for (const int rank : left) Agreement(store, rank, many).refusals().abandon(99);
   store->calls = 0;
-  EXPECT_EQ(Agreement(store, 1, many).await_abandoned(99, all, Deadline::after(20s)), left);
+  EXPECT_EQ(Agreement(store, 1, many).refusals().await_abandoned(99, all, Deadline::after(20s)),
+            left);
   EXPECT_LE(store->calls, 40);
 }
 
@@ -351,13 +355,13 @@ TEST(Agreement, ARankThatRefusesACallAndThenLeavesItCountsOnce) {
   const std::vector<int> all{0, 1};
   Agreement refusing(store, 1, size);
   Agreement peer(store, 0, size);
-  refusing.refuse({.call = 99, .rank = 1, .text = "all_reduce #17: null"});
-  refusing.abandon(99);
+  refusing.refusals().add({.call = 99, .rank = 1, .text = "all_reduce #17: null"});
+  refusing.refusals().abandon(99);
   expect_error(Errc::timeout, {"1 of 2 ranks"},
-               [&] { (void)peer.await_abandoned(99, all, Deadline::after(10ms)); });
-  peer.abandon(99);
-  EXPECT_EQ(peer.await_abandoned(99, all, Deadline::after(20s)), std::vector<int>{0});
-  EXPECT_EQ(refusing.await_abandoned(99, all, Deadline::after(20s)), std::vector<int>{});
+               [&] { (void)peer.refusals().await_abandoned(99, all, Deadline::after(10ms)); });
+  peer.refusals().abandon(99);
+  EXPECT_EQ(peer.refusals().await_abandoned(99, all, Deadline::after(20s)), std::vector<int>{0});
+  EXPECT_EQ(refusing.refusals().await_abandoned(99, all, Deadline::after(20s)), std::vector<int>{});
 }
 
 TEST(Agreement, QuestionsOfSeveralRanksAreReadOnce) {
@@ -382,10 +386,10 @@ TEST(Agreement, WithoutTheStoreEveryRankSpeaksForItself) {
   EXPECT_STREQ(agreement.report({.cause = mine}).what(), mine.what());
   EXPECT_STREQ(agreement.report(late(in_call(4))).what(), timeout().what());
   EXPECT_FALSE(agreement.cause({}));
-  EXPECT_TRUE(agreement.new_refusals().empty());
+  EXPECT_TRUE(agreement.refusals().read_new().empty());
   EXPECT_TRUE(agreement.departed().empty());
   agreement.publish_status({});
-  agreement.refuse({});
+  agreement.refusals().add({});
   agreement.leave(0);
   expect_error(Errc::peer_lost, {"the store"}, [&] { (void)agreement.left(0); });
 }

@@ -41,7 +41,7 @@ cudaError_t malloc_async(void** data, std::size_t bytes, cudaStream_t handle) {
   return cudaSuccess;
 }
 
-/// A pool has no state: whose memory is whose is not checked.
+/// A pool has no state: its blocks know only that they are of one.
 cudaError_t mem_pool_create(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
   const CudaCall call("cudaMemPoolCreate");
   if (properties->location.id != call.thread.device) return call.give(cudaErrorInvalidDevice);
@@ -61,7 +61,27 @@ cudaError_t malloc_from_pool_async(void** data, std::size_t bytes, cudaMemPool_t
     const CudaCall call("cudaMallocFromPoolAsync");
     if (pool == nullptr) return call.give(cudaErrorInvalidValue);
   }
-  return malloc_async(data, bytes, handle);
+  const auto result = malloc_async(data, bytes, handle);
+  const Lock lock(machine().mutex);
+  if (result == cudaSuccess && bytes != 0) machine().memory.find(*data)->of_pool = true;
+  return result;
+}
+
+cudaError_t mem_pool_trim_to(cudaMemPool_t pool, std::size_t) {
+  const CudaCall call("cudaMemPoolTrimTo");
+  if (pool == nullptr) return call.give(cudaErrorInvalidValue);
+  if (call.here.prohibited(call.name)) return call.give(cudaErrorStreamCaptureUnsupported);
+  call.here.progress();
+  Device& device = call.here.devices[Machine::index(call.thread.device)];
+  device.kept_by_trim = 0;
+  for (const auto& [base, block] : call.here.memory.blocks()) {
+    if (!block.of_pool || block.device != call.thread.device) continue;
+    const auto seen = [&](const Access& access) {
+      return device.host.at(access.lane) >= access.epoch;
+    };
+    if (!block.freed || !std::ranges::all_of(block.accesses, seen)) ++device.kept_by_trim;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t free_async(void* data, cudaStream_t handle) {
@@ -251,6 +271,7 @@ void fill_cuda_memory(backend::nccl::CudaApi& table) {
   table.free_async = free_async;
   table.mem_pool_create = mem_pool_create;
   table.mem_pool_set_attribute = mem_pool_set_attribute;
+  table.mem_pool_trim_to = mem_pool_trim_to;
   table.malloc_from_pool_async = malloc_from_pool_async;
   table.host_alloc = host_alloc;
   table.free_host = free_host;
@@ -262,6 +283,11 @@ void fill_cuda_memory(backend::nccl::CudaApi& table) {
 std::size_t pinned_bytes() {
   const Lock lock(machine().mutex);
   return machine().pinned.bytes();
+}
+
+int kept_by_trim(int device) {
+  const Lock lock(machine().mutex);
+  return machine().devices[Machine::index(device)].kept_by_trim;
 }
 
 }  // namespace tutti::test::nccl_double

@@ -109,6 +109,10 @@ std::set<int> take_devices_in_use();
 /// The bytes of pinned memory.
 std::size_t pinned_bytes();
 
+/// The blocks of a device's pool that the last cudaMemPoolTrimTo found in use: those that are not
+/// freed, or whose release the host has not seen.
+int kept_by_trim(int device);
+
 /// The number of calls of a function so far: "ncclAllReduce".
 int calls(const std::string& function);
 /// The functions that this thread calls in `body`, in order.

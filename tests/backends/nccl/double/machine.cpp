@@ -414,6 +414,7 @@ void Machine::check_streams_and_memory() {
   }
   for (auto& [handle, event] : events_) events += std::exchange(event->alive, false) ? 1 : 0;
   for (auto& [base, block] : memory.blocks()) {
+    block.of_pool = false;  // The next test looks at its own.
     if (block.freed) continue;
     ++blocks;
     bytes += block.bytes;

@@ -30,6 +30,7 @@ struct Device {
   Faults faults;
   Stream* legacy = nullptr;
   LaneClock host;                              ///< The work that the host has seen end.
+  int kept_by_trim = 0;                        ///< Blocks, by the last cudaMemPoolTrimTo.
   std::deque<std::shared_ptr<Kernel>> engine;  ///< Unended kernels, in their order.
 };
 

@@ -51,6 +51,7 @@ struct Block {
   bool freed = false;
   std::vector<Access> accesses;
   bool of_nccl = false;  ///< From ncclMemAlloc.
+  bool of_pool = false;  ///< From cudaMallocFromPoolAsync.
 };
 
 class DeviceMemory {
