@@ -163,7 +163,8 @@ TEST_F(PreparedLists, ALaterLaunchIsOneLaunchOfAGraphForAnyNumberOfCalls) {
     std::vector<int> before;
     for (const char* function : of_nccl) before.push_back(counts(function));
     for (const bool blocking : {false, true}) {
-      std::vector<std::string> fewest(1000);  // A launch may have to make an event, which later ones use again.
+      std::vector<std::string> fewest(
+          1000);  // A launch may have to make an event, which later ones use again.
       for (int n = 0; n < 5; ++n) {
         Work work;
         auto names = calls_in([&] { work = at.launch(list, {.blocking = blocking}); });
