@@ -54,12 +54,12 @@ std::size_t count(const std::vector<CheckResult>& checks, Level level) {
 }
 
 /// The output of --format json.
-struct Report {
+struct DoctorReport {
   int ranks = 1;
   const std::vector<CheckResult>& checks;
 };
 
-void describe(Fields& fields, const Report& report) {
+void describe(Fields& fields, const DoctorReport& report) {
   fields("ranks", report.ranks);
   fields("problems", count(report.checks, problem));
   fields("warnings", count(report.checks, warning));
@@ -68,7 +68,7 @@ void describe(Fields& fields, const Report& report) {
 
 Exit print_report(const std::vector<CheckResult>& checks, int ranks, const DoctorOptions& options) {
   if (options.json) {
-    fmt::print("{}", to_json(Fields::object(Report{ranks, checks})));
+    fmt::print("{}", to_json(Fields::object(DoctorReport{ranks, checks})));
   } else {
     for (const CheckResult& check : checks) {
       const bool one = check.ranks.find_first_of(",-") == std::string::npos;
