@@ -115,9 +115,67 @@ class Worker {
   void close() noexcept;
 
  private:
-  class Lock;
-  struct Discarded;
+  // A tag: the sender's rank in the upper 16 bits, a hash in the others. Hash 0 is the tag of a
+  // withdrawal, whose 8 bytes are the tag of the withdrawn message.
+  static constexpr unsigned rank_shift = 48;
+  static constexpr ucp_tag_t hash_mask = (ucp_tag_t{1} << rank_shift) - 1;
 
+  static ucp_tag_t withdrawal_of(int sender) {
+    return static_cast<ucp_tag_t>(sender) << rank_shift;
+  }
+
+  /// Holds the lock. A thread that makes progress gives it to a thread that wants it.
+  class Lock {
+   public:
+    explicit Lock(Worker& worker)
+        : worker_(worker), lock_(worker.mutex_, std::try_to_lock), log_(worker.collector_) {
+      if (!lock_) take();
+    }
+    ~Lock() {
+      log_.reset();
+      if (!worker_.lines_.empty()) deliver();
+    }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    std::unique_lock<std::mutex>& get() noexcept { return lock_; }
+    /// Locks again. A thread that makes progress would otherwise keep the lock: while UCX has
+    /// events that it cannot handle, because the peer has died, that thread does not sleep.
+    void take() {
+      worker_.wanting_.fetch_add(1);
+      lock_.lock();
+      worker_.wanting_.fetch_sub(1);
+    }
+    /// Calls the logger with UCX's lines, without the lock. The caller makes no progress: the
+    /// logger may close the worker, which waits for that.
+    void log_lines() {
+      if (worker_.lines_.empty()) return;
+      log_.reset();
+      deliver();
+      lock_.lock();
+      log_.emplace(worker_.collector_);
+    }
+    void give_way() {
+      if (worker_.wanting_.load(std::memory_order_relaxed) != 0) yield();
+    }
+
+   private:
+    void yield();
+    void deliver() noexcept;
+
+    Worker& worker_;
+    std::unique_lock<std::mutex> lock_;
+    std::optional<LogTo> log_;
+  };
+
+  /// A message of withdraw().
+  struct Discarded {
+    enum class Kind : std::uint8_t { withdrawal_sent, withdrawal_received, message_received };
+    Kind kind{};
+    ucp_tag_t tag = 0;  // The memory of a withdrawal.
+    Request request{};
+  };
+
+  static ucp_request_param_t parameters(Request& request);
   static void ended(void* handle, ucs_status_t status, void* request);
   static void received(void* handle, ucs_status_t status, const ucp_tag_recv_info_t* info,
                        void* request);
