@@ -88,10 +88,9 @@ ddp::ReducerOptions reducer_options(const StepOptions& options, std::int64_t buc
 /// The steps of one row on one rank.
 class Steps {
  public:
-  Steps(Rank& rank, const StepOptions& options, std::int64_t bucket_bytes, ComputeLoop& compute,
-        Tensor& gradients)
-      : rank_(rank),
-        group_(rank.group),
+  Steps(ProcessGroup& group, const StepOptions& options, std::int64_t bucket_bytes,
+        ComputeLoop& compute, Tensor& gradients)
+      : group_(group),
         options_(options),
         compute_(compute),
         memory_(gradients),
@@ -242,7 +241,6 @@ class Steps {
            });
   }
 
-  Rank& rank_;
   ProcessGroup& group_;
   const StepOptions& options_;
   ComputeLoop& compute_;
@@ -306,7 +304,7 @@ StepBench::StepBench(Rank& rank, Control& control, const StepOptions& options, i
 StepRow StepBench::measure(std::int64_t bucket_bytes) {
   ProcessGroup& group = rank_.group;
   rank_.position = {"step " + options_.model.name, bucket_bytes, -1};
-  Steps steps(rank_, options_, bucket_bytes, compute_, gradients_);
+  Steps steps(group, options_, bucket_bytes, compute_, gradients_);
   const bool checked = options_.check != Check::none;
   if (checked)
     steps.check();
