@@ -93,6 +93,7 @@ TEST(HierProcesses, ARankThatCannotMakeItsHostsPartIsNamed) {
 
 TEST(HierProcesses, AStoppedRankIsNamedOnEveryHost) {
   on_processes({.size = 4}, [](RankProcess& rank) {
+    rank.use_tcp();  // It might stop while it holds the lock of a store of files.
     const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
     auto group = ProcessGroup::create(options_of(rank, "stopped"));
     std::vector<std::uint8_t> data(std::size_t{1} << 20);
@@ -118,6 +119,7 @@ TEST(HierProcesses, AStoppedRankIsNamedOnEveryHost) {
 // The host of the root has ended its part of the broadcast, and waits in the next call.
 TEST(HierProcesses, AStoppedRankIsNamedByRanksThatAreInAnotherCall) {
   on_processes({.size = 4}, [](RankProcess& rank) {
+    rank.use_tcp();  // It might stop while it holds the lock of a store of files.
     const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
     auto group = ProcessGroup::create(options_of(rank, "ahead"));
     std::vector<float> data(8);

@@ -173,13 +173,13 @@ TEST_P(Stalls, InCheckedModeAStoppedRankIsNamedToo) {
 }
 
 TEST_P(Stalls, AShortStopASlowRankAndAStopOfAllRaiseNoAlarm) {
-  const auto dead_after = longer_when_busy();
+  const auto longer = longer_when_busy();
   on_processes({.size = 4, .limit = 120s}, [&](RankProcess& rank) {
     rank.use_tcp();
     const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b,b,a"}};
     Lines lines;
     auto options = options_of(rank, "well");
-    options.dead_after = dead_after;
+    options.dead_after = longer;
     options.logger = lines.logger();
     auto group = ProcessGroup::create(options);
     const auto expect_result = [&] {
@@ -195,13 +195,13 @@ TEST_P(Stalls, AShortStopASlowRankAndAStopOfAllRaiseNoAlarm) {
     };
     expect_result();
     // A slow rank: in code of its own for three times the limit.
-    if (rank.last()) std::this_thread::sleep_for(3 * dead_after);
+    if (rank.last()) std::this_thread::sleep_for(3 * longer);
     expect_result();
     EXPECT_EQ(lines.text(), "");
     // A stop that is shorter than the limit, in which the others wait.
     rank.barrier();
     if (rank.rank() == 0) {
-      std::thread stopper([&] { stop_for(rank.process(3), dead_after * 6 / 10); });
+      std::thread stopper([&] { stop_for(rank.process(3), longer * 6 / 10); });
       expect_result();
       stopper.join();
     } else {
@@ -214,7 +214,7 @@ TEST_P(Stalls, AShortStopASlowRankAndAStopOfAllRaiseNoAlarm) {
         ::kill(rank.process(r), SIGSTOP);
         wait_until_stopped(rank.process(r));
       }
-      std::this_thread::sleep_for(3 * dead_after);
+      std::this_thread::sleep_for(3 * longer);
       for (const int r : {1, 2, 3}) ::kill(rank.process(r), SIGCONT);
     }
     expect_result();
@@ -226,18 +226,18 @@ TEST_P(Stalls, AShortStopASlowRankAndAStopOfAllRaiseNoAlarm) {
 // The kernel ends a connection whose receiver does not read for longer than its limit
 // (TCP_USER_TIMEOUT), so a large message must not wait in the kernel's buffers for a late receive.
 TEST_P(Stalls, ALargeMessageMayWaitForItsReceiver) {
-  const auto dead_after = longer_when_busy();
+  const auto longer = longer_when_busy();
   on_processes({.size = 2}, [&](RankProcess& rank) {
     const ScopedVariables hosts{{"TUTTI_HOSTS", "a,b"}};
     Lines lines;
     auto options = options_of(rank, "late");
-    options.dead_after = dead_after;
+    options.dead_after = longer;
     options.logger = lines.logger();
     auto group = ProcessGroup::create(options);
     constexpr std::size_t count = std::size_t{16} << 20;  // 64 MiB.
     std::vector<float> data(count, rank.rank() == 0 ? 1.F : 0.F);
     for (int i = 0; i < 2; ++i) {
-      if (rank.last()) std::this_thread::sleep_for(2 * dead_after);
+      if (rank.last()) std::this_thread::sleep_for(2 * longer);
       if (rank.rank() == 0 && i == 0) group.send(data, 1);
       if (rank.rank() == 1 && i == 0) (void)group.recv(data, 0);
       if (i == 1) group.broadcast(data, 0);

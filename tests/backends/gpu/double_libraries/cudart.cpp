@@ -25,7 +25,6 @@ TUTTI_TRAMPOLINE(cudaGraphRetainUserObject)
 namespace {
 
 namespace test_double = tutti::test::nccl_double;
-using test_double::Graph;
 
 const tutti::backend::nccl::CudaApi& table() {
   return *test_double::apis().cuda;
@@ -45,30 +44,6 @@ cudaError_t event_synchronize(cudaEvent_t event) {
   }
 }
 
-/// A graph of the runtime is a pointer to one of the double.
-cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph) {
-  Graph made;
-  const auto code = test_double::end_capture(stream, &made);
-  *graph = made == nullptr ? nullptr : reinterpret_cast<cudaGraph_t>(new Graph(made));
-  return code;
-}
-
-cudaError_t instantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
-  *made = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph*>(graph)));
-  return cudaSuccess;
-}
-
-cudaError_t launch(cudaGraphExec_t graph, cudaStream_t stream) {
-  test_double::launch(*reinterpret_cast<Graph*>(graph), stream);
-  return cudaSuccess;
-}
-
-template <typename Handle>
-cudaError_t destroy(Handle graph) {
-  delete reinterpret_cast<Graph*>(graph);
-  return cudaSuccess;
-}
-
 tutti::gpu::CudaFunctions functions() {
   tutti::gpu::CudaFunctions all;
   all.event_synchronize = event_synchronize;
@@ -76,12 +51,6 @@ tutti::gpu::CudaFunctions functions() {
     *ms = 1;  // The double has no clock.
     return cudaSuccess;
   };
-  all.stream_begin_capture = test_double::begin_capture;
-  all.stream_end_capture = end_capture;
-  all.graph_instantiate = instantiate;
-  all.graph_launch = launch;
-  all.graph_exec_destroy = destroy;
-  all.graph_destroy = destroy;
   all.device_get_default_mem_pool = [](cudaMemPool_t* pool, int device) {
     cudaMemPoolProps properties{};
     properties.location.id = device;
