@@ -314,7 +314,7 @@ class PmixLibrary(unittest.TestCase):
 
     def test_a_launcher_that_does_not_answer(self):
         # Rank 1 waits for rank 0 before it gets the value.
-        for call, waits, timeout in (("PMIx_Init", (0, 1), "0.1s"), ("PMIx_Commit", (0,), "0.1s"), ("PMIx_Get", (1,), "1s")):
+        for call, waits, timeout in (("PMIx_Init", (0, 1), "0.1s"), ("PMIx_Commit", (0,), "1s"), ("PMIx_Get", (1,), "2s")):
             with self.subTest(call=call):
                 started = time.monotonic()
                 ends = self.run_ranks(2, TUTTI, "bench", "--timeout", timeout, unanswered=call)
