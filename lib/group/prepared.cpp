@@ -25,15 +25,18 @@ PreparedList::~PreparedList() {
   if (core_->forked()) (void)kept_.release();  // Of the parent's backend.
 }
 
+void PreparedList::check_not_collecting() const {
+  if (core_->collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+    failf(Errc::invalid_argument,
+          "Prepared: group '{}' is collecting calls for a Coalesce; call launch() of the Coalesce "
+          "first",
+          core_->options().name);
+}
+
 Work Core::launch_prepared(std::span<const Op> ops, const Call& fixed, const CallOptions& options) {
   const auto operation = operation_of(ops);
   return guarded(operation, [&] {
     check_usable(operation);
-    if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
-      failf(Errc::invalid_argument,
-            "Prepared: group '{}' is collecting calls for a Coalesce; call launch() of the "
-            "Coalesce first",
-            options_.name);
     Call call = fixed;
     call.seq = next_seq_.fetch_add(1, std::memory_order_relaxed);
     call.stream = options.stream;
@@ -59,8 +62,9 @@ Work Prepared::launch(const CallOptions& options) {
     fail(Errc::invalid_argument,
          "this Prepared has been moved from; use the one that it was moved to");
   auto& lists = impl_->lists;
-  if (lists.size() == 1) return lists.front().launch(options);
   return internal::without_bad_alloc([&] {
+    for (const auto& list : lists) list.check_not_collecting();  // Before any group has its launch.
+    if (lists.size() == 1) return lists.front().launch(options);
     std::size_t begun = 0;
     try {
       std::vector<Work> works;

@@ -440,6 +440,21 @@ TEST_F(CoalesceTest, APreparedListIsLaunchedOutsideOfACoalesceAlone) {
   EXPECT_EQ(launches.get().size(), 1U);
 }
 
+TEST_F(CoalesceTest, AGroupThatCollectsStopsAListBeforeItsFirstLaunch) {
+  auto a = make("a");
+  auto b = make("b");
+  Coalesce together({&a, &b});
+  (void)a.barrier_async();
+  (void)b.barrier_async();
+  Prepared list = together.prepare();
+  Coalesce open(b);
+  expect_error(Errc::invalid_argument, {"'b'", "launch()"}, [&] { (void)list.launch(); });
+  EXPECT_TRUE(launches.get().empty());
+  open.launch().wait();
+  list.launch().wait();
+  EXPECT_EQ(launches.get().size(), 2U);
+}
+
 TEST_F(CoalesceTest, ANegativeTimeoutRefusesOneLaunch) {
   auto group = make("a");
   Coalesce together(group);
