@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -15,6 +16,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tutti/coalesce.hpp>
 #include <tutti/process_group.hpp>
 
 #include "support/errors.hpp"
@@ -47,6 +49,35 @@ class FunctionBackend final : public HostBackend {
 ProcessGroup make_group(std::function<void()> run) {
   return ProcessGroup::create({}, std::make_unique<FunctionBackend>(std::move(run)));
 }
+
+/// Keeps an object of each launch of a prepared list, and counts those that are alive.
+class KeepingBackend final : public HostBackend {
+ public:
+  KeepingBackend(int& alive, std::function<void()> before)
+      : HostBackend("world", 0), alive_(alive), before_(std::move(before)) {}
+  ~KeepingBackend() override { stop(); }
+
+  Memory& memory() noexcept override { return host_memory(); }
+  void abort(std::string_view) noexcept override {}
+  std::optional<Error> failure() const override { return std::nullopt; }
+
+ protected:
+  void run(std::span<const Op>, const Call& call) override {
+    before_();
+    EXPECT_EQ(*call.kept, nullptr);
+    *call.kept = std::make_unique<Alive>(alive_);
+  }
+  void publish(std::span<const Op>, const Call&, const Error&) noexcept override {}
+
+ private:
+  struct Alive final : Kept {
+    explicit Alive(int& n) : count(n) { ++count; }
+    ~Alive() override { --count; }
+    int& count;
+  };
+  int& alive_;
+  std::function<void()> before_;
+};
 
 struct Foreign {
   std::function<void()> run;
@@ -244,6 +275,26 @@ TEST_F(HostBackendMessages, MayEndAfterTheirGroup) {
   { const ProcessGroup gone = std::move(group); }
   messages.end(nullptr);
   work.wait();
+}
+
+// The worker makes the call when the list may have ended.
+TEST(HostBackend, ALaunchOfAPreparedListKeepsNothingForTheNextOne) {
+  int alive = 0;
+  std::promise<void> ended;
+  auto group = ProcessGroup::create(
+      {}, std::make_unique<KeepingBackend>(alive, [&] { ended.get_future().wait(); }));
+  std::vector<float> data(4);
+  Work work;
+  {
+    Coalesce calls(group);
+    calls.add(group.all_reduce_async(data));
+    Prepared list = calls.prepare();
+    work = list.launch();
+  }
+  ended.set_value();
+  work.wait();
+  work = {};
+  EXPECT_EQ(alive, 0);
 }
 
 TEST(HostBackend, ABackendWithoutMessagesSaysSo) {
