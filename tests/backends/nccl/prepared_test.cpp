@@ -305,7 +305,8 @@ TEST_F(PreparedLists, ADeadlineNamesTheRankThatDoesNotLaunch) {
       EXPECT_EQ(error.message().find("destroy"), std::string::npos) << error.what();
     }
     barrier.wait();
-    if (at.rank == 1) expect_error(Errc::timeout, {"missing: 1"}, [&] { at.launch(list).wait(); });
+    if (at.rank == 1)  // Its idle thread may have found the cause by itself.
+      expect_error({Errc::timeout, Errc::aborted}, {"missing: 1"}, [&] { at.launch(list).wait(); });
     EXPECT_FALSE(limit.expired());
     at.free(data);
   });
@@ -398,7 +399,7 @@ TEST_F(PreparedLists, AGroupEndsAtOnceBeforeItsLists) {
         warm_up(at, list);
         const Work last = at.launch(list);
         barrier.wait();
-        const auto limit = Deadline::after(1s);
+        const auto limit = Deadline::after(in_time);
         at.backend.reset();
         EXPECT_FALSE(limit.expired());
         barrier.wait();
