@@ -22,8 +22,8 @@ namespace [[gnu::visibility("default")]] tutti {
 /// refused while collecting. The CallOptions of a group's first call apply to all its collected
 /// calls; the timeout counts from launch().
 ///
-/// Destruction without launch() sends nothing and breaks the groups that had calls: their next call
-/// throws. The destructor does not communicate.
+/// Destruction without launch() or prepare() sends nothing and breaks the groups that had calls:
+/// their next call throws. The destructor does not communicate.
 class Coalesce {
  public:
   explicit Coalesce(std::span<ProcessGroup* const> groups);
