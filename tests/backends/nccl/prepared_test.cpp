@@ -340,23 +340,48 @@ TEST_F(PreparedLists, AnAbortDestroysTheGraphsOfListsThatAreAlive) {
 }
 
 // NCCL waits for a rank that makes no call while the list's second launch is captured.
-TEST_F(PreparedLists, AnAbortEndsALaunchThatIsBeingCaptured) {
+TEST_F(PreparedLists, AnAbortEndsALaunchThatIsBeingCapturedAlsoIfItsListHasEnded) {
+  for (const bool list_ends : {false, true}) {
+    RankBarrier barrier(2);
+    on_ranks(2, [&](Rank& at) {
+      const TensorView data = at.make();
+      const TensorView least = at.make();
+      const List list{
+          sum_of(data, data),
+          {.kind = Operation::all_reduce, .in = least, .out = least, .reduce = ReduceOp::min}};
+      at.launch(list).wait();
+      if (at.rank == 0) {
+        set_faults(0, {.stays_in_progress = true});
+        const auto limit = Deadline::after(in_time);
+        Work work = at.launch(list);
+        if (list_ends) at.kept.reset();
+        barrier.wait();
+        expect_error(Errc::aborted, {"it goes"}, [&] { work.wait(); });
+        EXPECT_FALSE(limit.expired());
+        set_faults(0, {});
+      } else {
+        barrier.wait();
+        at.backend->abort("it goes");
+      }
+      barrier.wait();
+      at.free(data);
+      at.free(least);
+    });
+  }
+}
+
+TEST_F(PreparedLists, AListMayEndWhileItsLaunchWaitsForAPeer) {
   RankBarrier barrier(2);
   on_ranks(2, [&](Rank& at) {
     const TensorView data = at.make();
     const List list{sum_of(data, data)};
-    at.launch(list).wait();
+    warm_up(at, list);
     if (at.rank == 0) {
-      set_faults(0, {.stays_in_progress = true});
       const auto limit = Deadline::after(in_time);
-      Work work = at.launch(list);
-      barrier.wait();
-      expect_error(Errc::aborted, {"it goes"}, [&] { work.wait(); });
+      Work work = at.launch(list, {.timeout = 200ms});
+      at.kept.reset();
+      expect_error(Errc::timeout, {"missing: 1", "all_reduce #3"}, [&] { work.wait(); });
       EXPECT_FALSE(limit.expired());
-      set_faults(0, {});
-    } else {
-      barrier.wait();
-      at.backend->abort("it goes");
     }
     barrier.wait();
     at.free(data);
