@@ -58,10 +58,13 @@ void ScratchWindow::open(Deadline limit) {
                     "is a registered buffer",
                     init_.name));
   launcher_.use_block({static_cast<std::byte*>(data_), bytes_});
+  opened_ = true;
 }
 
 bool ScratchWindow::in_use() const {
-  if (registrations_.has_own() && !communicator_->is_gone()) return true;
+  // A registration that has failed may be under way still.
+  const bool is_registered = registrations_.has_own() || !opened_;
+  if (is_registered && !communicator_->is_gone()) return true;
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
   const cuda::RelaxedCapture relaxed(gpu_->cuda());
   auto end = gpu_->event();

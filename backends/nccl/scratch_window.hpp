@@ -40,6 +40,7 @@ class ScratchWindow {
   Registrations& registrations_;
   std::size_t bytes_;
   void* data_ = nullptr;
+  bool opened_ = false;  // Otherwise the registration of data_ has failed, if there is data_.
 };
 
 }  // namespace tutti::backend::nccl

@@ -62,9 +62,11 @@ std::vector<Bytes> Rendezvous::exchange(std::string_view what, std::span<const s
   } catch (const Error& error) {
     if (error.code() != Errc::timeout || !limit_.expired() || !answers()) throw;
     look();
+    const auto missing = exchange.missing();
     // The rank that came last may have died before it wrote the values of all.
-    if (auto all = exchange.read_all()) return *std::move(all);
-    throw late(exchange.missing());
+    if (missing.empty())
+      if (auto all = exchange.read_all()) return *std::move(all);
+    throw late(missing);
   }
 }
 

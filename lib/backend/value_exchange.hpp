@@ -24,8 +24,10 @@ class ValueExchange {
   std::optional<std::vector<Bytes>> publish(std::span<const std::byte> mine);
   /// Ends the exchange of all ranks, in place of publish(), unless all have published.
   void refuse(std::string_view text);
-  /// Takes back this rank's publish(), which another one of the same keys may follow.
-  void withdraw();
+  /// Takes back this rank's publish(), which another one of the same keys may follow. False if all
+  /// ranks have published: the exchange then has its result (read_all()), and this rank stays in
+  /// it.
+  bool withdraw();
 
   std::string own_key() const { return key(rank_); }
   /// The key that is there once all ranks have published, or one has refused.
@@ -33,7 +35,8 @@ class ValueExchange {
   /// The values of all ranks. `all`: the value of all_key(). @throws Error mismatch, with the rank
   /// that has refused; of the store.
   std::vector<Bytes> values(const Bytes& all) const;
-  /// Reads the values of all ranks, which takes W requests. Empty if ranks are missing.
+  /// Reads the values of all ranks, which takes W requests. Empty if ranks are missing, or if the
+  /// store does not answer.
   std::optional<std::vector<Bytes>> read_all() const;
   /// The ranks that have not published. Takes W requests.
   std::vector<int> missing() const;
@@ -41,6 +44,7 @@ class ValueExchange {
  private:
   std::string key(int number) const;
   std::string count_key() const;
+  std::optional<std::vector<Bytes>> read_published() const;
 
   Store& store_;
   std::string what_;

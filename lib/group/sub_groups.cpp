@@ -27,12 +27,15 @@ std::vector<Bytes> await_values(Store& store, ValueExchange& exchange, Deadline 
     return exchange.values(store.get(exchange.all_key(), limit));
   } catch (const Error& error) {
     if (error.code() != Errc::timeout || !peek(store, exchange.own_key())) throw;
-    // The rank that came last may have died before it wrote the values of all.
-    if (auto all = exchange.read_all()) return *std::move(all);
     const auto missing = exchange.missing();
-    exchange.withdraw();
+    // The rank that came last may have died before it wrote the values of all. Without withdraw()
+    // the values of ranks that have given up would count.
+    if (!exchange.withdraw())
+      if (auto all = exchange.read_all()) return *std::move(all);
     throw Error(Errc::timeout,
-                fmt::format("the deadline passed; missing: {}", fmt::join(missing, " ")),
+                missing.empty()
+                    ? "the deadline passed; all ranks have come, but some had given up before"
+                    : fmt::format("the deadline passed; missing: {}", fmt::join(missing, " ")),
                 {.rank = missing.empty() ? -1 : missing.front(), .missing = missing});
   }
 }

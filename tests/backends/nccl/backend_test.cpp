@@ -476,5 +476,22 @@ TEST_F(Failing, ASplitWithoutARankNamesItAtTheDeadlineAndMayBeRepeated) {
   });
 }
 
+// A rank that comes when the others have given up does not use the colours of these.
+TEST_F(Failing, ASplitAfterWhoseDeadlineALateRankComesFailsOnAllRanks) {
+  on_groups(3, [](const Member& at) {
+    const auto split = [&](const std::string& why) {
+      expect_error(Errc::timeout, {"split on group 'n'", why},
+                   [&] { (void)at.group.split(at.rank, 0, {.deadline = 50ms}); });
+    };
+    if (at.rank != 1) split("missing: 1");
+    at.group.barrier();
+    if (at.rank == 1) split("all ranks have come, but some had given up before");
+    at.group.barrier();
+    auto part = at.group.split(0, at.rank);
+    ASSERT_TRUE(part);
+    EXPECT_EQ(part->size(), 3);
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test::nccl_double

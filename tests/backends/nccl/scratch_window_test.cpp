@@ -286,6 +286,22 @@ TEST_F(NcclScratchWindow, AFailureOfOneRankToRegisterEndsTheCreationOnAll) {
   });
 }
 
+// Whether NCCL goes on registering the memory is not known.
+TEST_F(NcclScratchWindow, SlowItIsKeptIfTheAbortOfItsRegistrationHangs) {
+  const int freed = calls("ncclMemFree");
+  const auto setup = with("4K");
+  const auto store = make_memory_store();
+  set_faults(0, {.abort_hangs = true});
+  set_faults(1, {.abort_hangs = true, .fails = "ncclCommWindowRegister"});
+  on_threads(ranks, [&](int rank) {
+    expect_error(Errc::backend, {"ncclCommWindowRegister"},
+                 [&] { (void)make_group(rank, ranks, store, setup); });
+  });
+  EXPECT_EQ(calls("ncclMemFree"), freed);
+  for (const int rank : {0, 1}) set_faults(rank, {});
+  for (const auto& [data, bytes] : seen.windows) nccl().mem_free(const_cast<std::byte*>(data));
+}
+
 TEST_F(NcclScratchWindow, TheSizeIsANumberOfBytesWithOrWithoutAUnit) {
   using backend::nccl::Settings;
   EXPECT_EQ(Settings::of("scratch_window=77").scratch_window, 77U);
