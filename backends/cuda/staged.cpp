@@ -166,8 +166,7 @@ class Staged final : public HostBackend {
     now.deadline = call.limit();
     now.blocking = true;
     now.in_order = in_order;
-    std::unique_ptr<Kept> kept;  // The arrays on the host are others in each launch of a list.
-    if (now.kept != nullptr) now.kept = &kept;
+    now.kept = nullptr;  // The arrays on the host are others in each launch of a list.
     std::vector<std::unique_ptr<Stage>> stages;
     std::vector<Op> on_host;
     const auto here = [&](const auto& step) {

@@ -80,10 +80,7 @@ Call Level::part(const Call& call, std::uint64_t number) const noexcept {
 Call Level::next(const Call& call, bool blocking) noexcept {
   Call own = part(call, next_++);
   own.blocking = blocking;
-  if (own.kept != nullptr) {  // A part of the list's call is not the same in each launch.
-    kept_.reset();
-    own.kept = &kept_;
-  }
+  own.kept = nullptr;  // Each part has operations of its own.
   return own;
 }
 

@@ -91,7 +91,6 @@ class Level {
   std::unique_ptr<Backend> backend_;
   HostBackend* host_;  // backend_.
   std::uint64_t next_ = 0;
-  std::unique_ptr<Kept> kept_;  // Call::kept of a part.
 };
 
 /// The groups of one rank.

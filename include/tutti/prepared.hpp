@@ -18,8 +18,9 @@ namespace [[gnu::visibility("default")]] tutti {
 /// Arguments are checked when the calls are collected; a launch repeats nothing of it. On the wire
 /// and in the trace each launch is what Coalesce::launch() of the same calls is: one call of the
 /// group, with one number. Each rank makes one list of these calls, and all ranks launch it
-/// together each time: a launch beside a call that is not prepared is a mismatch. The backend may
-/// keep what it makes of the list: "nccl" a CUDA graph, from the second launch on.
+/// together each time: a mismatch is a launch beside a call that is not prepared, and the first or
+/// second launch of a list beside another one of an equal list. The backend may keep what it makes
+/// of the list: "nccl" a CUDA graph, from the second launch on.
 ///
 /// The arrays, and the contexts of custom reductions, must live as long as the list; row counts are
 /// copied. Move-only, keeps its groups alive, and is used by one thread at a time. The destructor

@@ -28,7 +28,7 @@ struct PastCall {
   int root = -1;
   std::int64_t bytes = 0;
   std::uint32_t ops = 1;
-  bool prepared = false;  ///< The launch of a prepared list.
+  int prepared = 0;  ///< Call::prepared.
   std::string text{};     ///< The call in words; empty: of the numbers above.
 };
 

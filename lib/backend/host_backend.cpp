@@ -72,7 +72,7 @@ class HostBackend::Task final : public internal::HostState, public internal::Cal
     call_.name = name_;
     call_.deadline = call.limit();  // The timeout counts from here, not from the call's turn.
     call_.blocking = true;
-    if (call_.kept != nullptr) call_.kept = &kept_;
+    call_.kept = nullptr;  // The list may end before the call.
   }
 
   void run() noexcept override {
@@ -101,7 +101,6 @@ class HostBackend::Task final : public internal::HostState, public internal::Cal
   std::pmr::vector<Op> ops_;
   std::pmr::vector<std::int64_t> rows_;
   std::pmr::string name_;
-  std::unique_ptr<Kept> kept_;  // Call::kept of a prepared list, which may end before the call.
   Call call_;
   std::shared_ptr<WorkState> posted_;
 };

@@ -18,7 +18,14 @@ PreparedList::PreparedList(std::shared_ptr<Core> core, std::span<const Op> ops,
   reserve_row_lists(ops_, rows_);
   for (Op& op : ops_) copy_row_lists(op, rows_);
   call_ = {.order_fixed = options.order_fixed, .name = name_, .kept = &kept_};
-  Core::sign(ops_, call_);
+}
+
+Work PreparedList::launch(const CallOptions& options) {
+  if (call_.prepared < 3) {
+    ++call_.prepared;
+    Core::sign(ops_, call_);
+  }
+  return core_->launch_prepared(ops_, call_, options);
 }
 
 PreparedList::~PreparedList() {

@@ -24,7 +24,7 @@ class PreparedList {
 
   /// @throws Error invalid_argument while a Coalesce of this thread collects on the group.
   void check_not_collecting() const;
-  Work launch(const CallOptions& options) { return core_->launch_prepared(ops_, call_, options); }
+  Work launch(const CallOptions& options);
   /// Breaks the group, whose peers make a launch that this rank will not make.
   void break_with(const Error& cause) noexcept { core_->break_with(cause, false); }
 

@@ -293,5 +293,23 @@ TEST_P(PreparedListsCompared, ALaunchBesideAnOrdinaryCallIsAMismatch) {
   });
 }
 
+// The backend may treat the first launches of a list as no later one.
+TEST_P(PreparedListsCompared, TwoEqualListsAreLaunchedInOneOrder) {
+  on_ranks(world(), [](ProcessGroup& group) {
+    const Buffer data(group, number(1));
+    const auto prepare = [&] {
+      Coalesce calls(group);
+      calls.add(group.all_reduce_async(data));
+      return calls.prepare();
+    };
+    Prepared one = prepare();
+    Prepared two = prepare();
+    one.launch().wait();
+    expect_error(Errc::mismatch, {"prepared (launch 1)", "prepared (launch 2)"},
+                 [&] { (group.rank() == 0 ? one : two).launch().wait(); });
+    expect_usable(group);
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -66,13 +66,12 @@ TEST(CallHistory, ALaunchOfAPreparedListIsNamed) {
   Rank a(0);
   Rank b(1);
   const std::array ops{all_reduce(), all_reduce()};
-  std::unique_ptr<Kept> kept;
-  (void)a.history.begin(ops, {.fingerprint = 1, .kept = &kept});
+  (void)a.history.begin(ops, {.fingerprint = 1, .prepared = 1});
   (void)b.history.begin(ops, {.fingerprint = 2});
   const auto found = compare(a, b);
   ASSERT_TRUE(found);
-  EXPECT_NE(found->text.find("rank 0: all_reduce #0 sum f32 16 B (first of 2) prepared running; "
-                             "rank 1: all_reduce #0 sum f32 16 B (first of 2) running"),
+  EXPECT_NE(found->text.find("rank 0: all_reduce #0 sum f32 16 B (first of 2) prepared (launch 1) "
+                             "running; rank 1: all_reduce #0 sum f32 16 B (first of 2) running"),
             std::string::npos)
       << found->text;
 }

@@ -27,7 +27,7 @@ namespace {
 /// A transport of one rank whose collectives are a function.
 class FunctionBackend final : public HostBackend {
  public:
-  explicit FunctionBackend(std::function<void()> run)
+  explicit FunctionBackend(std::function<void(const Call&)> run)
       : HostBackend("world", 0), run_(std::move(run)) {}
   ~FunctionBackend() override { stop(); }
 
@@ -39,45 +39,17 @@ class FunctionBackend final : public HostBackend {
   std::optional<Error> failure() const override { return std::nullopt; }
 
  protected:
-  void run(std::span<const Op>, const Call&) override { run_(); }
+  void run(std::span<const Op>, const Call& call) override { run_(call); }
   void publish(std::span<const Op>, const Call&, const Error&) noexcept override {}
 
  private:
-  std::function<void()> run_;
+  std::function<void(const Call&)> run_;
 };
 
 ProcessGroup make_group(std::function<void()> run) {
-  return ProcessGroup::create({}, std::make_unique<FunctionBackend>(std::move(run)));
+  return ProcessGroup::create(
+      {}, std::make_unique<FunctionBackend>([run = std::move(run)](const Call&) { run(); }));
 }
-
-/// Keeps an object of each launch of a prepared list, and counts those that are alive.
-class KeepingBackend final : public HostBackend {
- public:
-  KeepingBackend(int& alive, std::function<void()> before)
-      : HostBackend("world", 0), alive_(alive), before_(std::move(before)) {}
-  ~KeepingBackend() override { stop(); }
-
-  Memory& memory() noexcept override { return host_memory(); }
-  void abort(std::string_view) noexcept override {}
-  std::optional<Error> failure() const override { return std::nullopt; }
-
- protected:
-  void run(std::span<const Op>, const Call& call) override {
-    before_();
-    EXPECT_EQ(*call.kept, nullptr);
-    *call.kept = std::make_unique<Alive>(alive_);
-  }
-  void publish(std::span<const Op>, const Call&, const Error&) noexcept override {}
-
- private:
-  struct Alive final : Kept {
-    explicit Alive(int& n) : count(n) { ++count; }
-    ~Alive() override { --count; }
-    int& count;
-  };
-  int& alive_;
-  std::function<void()> before_;
-};
 
 struct Foreign {
   std::function<void()> run;
@@ -278,23 +250,18 @@ TEST_F(HostBackendMessages, MayEndAfterTheirGroup) {
 }
 
 // The worker makes the call when the list may have ended.
-TEST(HostBackend, ALaunchOfAPreparedListKeepsNothingForTheNextOne) {
-  int alive = 0;
-  std::promise<void> ended;
-  auto group = ProcessGroup::create(
-      {}, std::make_unique<KeepingBackend>(alive, [&] { ended.get_future().wait(); }));
+TEST(HostBackend, ACallThatRunsLaterHasNoPlaceOfItsPreparedList) {
+  std::vector<int> launches;
+  auto group = ProcessGroup::create({}, std::make_unique<FunctionBackend>([&](const Call& call) {
+                                      EXPECT_EQ(call.kept, nullptr);
+                                      launches.push_back(call.prepared);
+                                    }));
   std::vector<float> data(4);
-  Work work;
-  {
-    Coalesce calls(group);
-    calls.add(group.all_reduce_async(data));
-    Prepared list = calls.prepare();
-    work = list.launch();
-  }
-  ended.set_value();
-  work.wait();
-  work = {};
-  EXPECT_EQ(alive, 0);
+  Coalesce calls(group);
+  calls.add(group.all_reduce_async(data));
+  Prepared list = calls.prepare();
+  for (int n = 0; n < 4; ++n) list.launch().wait();
+  EXPECT_EQ(launches, (std::vector{1, 2, 3, 3}));
 }
 
 TEST(HostBackend, ABackendWithoutMessagesSaysSo) {
