@@ -128,8 +128,8 @@ Work Group::launch(std::span<const Op> ops, const Call& call) {
       if (const auto error = state->error()) std::rethrow_exception(error);
       return {};
     }
-    if (call.blocking) state->join();
-    works.emplace_back(std::move(state));
+    works.emplace_back(state);
+    if (call.blocking) state->join();  // If it throws, the Work waits for the call.
   }
   return works.size() == 1 ? std::move(works.front()) : Work::all(works);
 }

@@ -123,6 +123,8 @@ bool Watcher::await_work(States& states) {
 }
 
 void Watcher::work() {
+  // Also if it is the current one already: the launch of a kernel by the driver needs its context.
+  cuda::use_device(gpu_->cuda(), gpu_->index());
   const DeviceScope scope(gpu_->cuda(), gpu_->index(), std::nothrow);
   // The thread queries events at any time, even while another thread captures. No event is
   // captured.

@@ -74,11 +74,12 @@ Copy load_copy(const files::path& file, int number) {
                     file.string(), copy.bytes >> 20, folder.string(), room >> 20);
   const auto path =
       folder / fmt::format("tutti-{}-{}-{}", ::getpid(), number, file.filename().string());
-  copy.copy_s = seconds_of([&] { files::copy_file(file, path); });
   try {
+    copy.copy_s = seconds_of([&] { files::copy_file(file, path); });
     copy.load_s = seconds_of([&] { copy.api = backend::nccl::load_nccl(path.c_str()); });
   } catch (...) {
-    files::remove(path);
+    std::error_code none;
+    files::remove(path, none);
     throw;
   }
   files::remove(path);  // The process keeps what it has mapped.

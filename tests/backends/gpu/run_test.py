@@ -36,8 +36,8 @@ class Script(unittest.TestCase):
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
-    def with_programs(self, *arguments, variables=None, python=None, **programs):
-        """The run over programs of shell; the table."""
+    def with_programs(self, *arguments, variables=None, python=None, old_logs=None, **programs):
+        """The run over programs of shell; the table. `old_logs`: what an earlier run has left."""
         bodies = {"about": ABOUT, "conformance": NO_COPIES, "conformance_processes": PASSED, "graph": "echo ok", "overhead": FAST,
                   "prices": "echo '| cudaEventRecord | 812 |'", "soak": "echo 'ok, 7 of 9 calls'", **programs}
         with tempfile.TemporaryDirectory() as folder:
@@ -51,10 +51,14 @@ class Script(unittest.TestCase):
             tools.mkdir()
             for name, body in {"python3": python or "exit 1", "compute-sanitizer": 'shift 4; exec "$@"', "ldconfig": "echo ''"}.items():
                 self.program(tools / name, body)
+            for name, text in (old_logs or {}).items():
+                pathlib.Path(folder, "table.md.logs").mkdir(exist_ok=True)
+                pathlib.Path(folder, "table.md.logs", name).write_text(text)
             done = run("--no-build", "--build", folder, "--out", pathlib.Path(folder, "table.md"), *arguments,
                        path=f"{tools}:{os.environ['PATH']}", **variables or {})
             table = pathlib.Path(folder, "table.md")
             self.assertEqual(table.read_text() if table.exists() else done.stdout, done.stdout)
+            done.folders = [entry.name for entry in pathlib.Path(folder, "table.md.logs").iterdir() if entry.is_dir()]
             done.logs = {log.name: log.read_text() for log in pathlib.Path(folder, "table.md.logs").iterdir() if log.is_file()}
             return done
 
@@ -132,12 +136,34 @@ class Script(unittest.TestCase):
         done = self.with_programs(about="echo 'no GPU: CUDA sees no device'; exit 77")
         self.assertEqual((done.returncode, done.stdout), (77, "no GPU: CUDA sees no device\n"))
 
+    def test_a_gpu_whose_driver_crashes_or_hangs_cannot_be_used(self):
+        for status in (139, 124):
+            done = self.with_programs(about=f"echo boom; exit {status}")
+            self.assertEqual(done.returncode, 69)
+            self.assertIn(f"boom\nthe GPU cannot be used: gpu_about has ended with status {status} ", done.stdout)
+
+    def test_the_logs_of_an_earlier_run_decide_nothing(self):
+        name = "conformance of nccl, 2 ranks on one device"
+        old = "[  FAILED  ] A.b (1 ms)\n"
+        done = self.with_programs(about=f"{ABOUT}; echo", old_logs={"conformance_of_nccl__2_ranks_on_one_device.2": old})
+        self.assertEqual((done.returncode, self.result(done, name)[0]), (0, "ok"), done.stdout + done.stderr)
+
+    def test_copies_go_where_there_is_room_and_programs_may_run(self):
+        copies = f'case $* in *nccl_copies*) [ -d "$TMPDIR" ] || exit 1;; esac; {WITH_COPIES}'
+        done = self.with_programs(conformance=copies, variables={"TMPDIR": "/nowhere"})
+        self.assertEqual(self.result(done, "2 ranks as threads on one device, a copy of NCCL each")[0], "ok")
+
+    def test_the_rank_that_failed_is_quoted_and_a_row_stays_a_row(self):
+        done = self.with_programs(soak="[ $TUTTI_RANK = 1 ] && echo 'ok, 7 of 9 calls' && exit 0; echo 'error: a | b'; exit 1")
+        self.assertEqual(self.result(done, "soak, 2 ranks on one device"), ("FAILED", "status 1; error: a \\| b"))
+
     def test_one_table_says_what_passed_and_what_was_not_run(self):
         done = self.with_programs()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("CUDA 13.0 (driver for 13.0), NCCL 2.28.9", done.stdout.splitlines()[0])
         self.assertEqual(self.result(done, "conformance of nccl, 1 rank"), ("ok", "12 of 12 cases"))
         self.assertIn("uname -a", done.logs["inventory.txt"])
+        self.assertEqual(done.folders, [])
         self.assertIn(done.logs["rows.md"], done.stdout)
         self.assertEqual(done.logs["CUDA_graph__1_rank.0"], "ok\n")
         self.assertEqual(self.result(done, "2 ranks on one device, NCCL_MULTI_RANK_GPU_ENABLE=1"), ("not run", "NCCL 2.28.9: it takes 2.30"))
@@ -174,6 +200,12 @@ class Script(unittest.TestCase):
             done = self.with_programs(conformance=ended)
             self.assertEqual(self.result(done, name), (result, detail))
             self.assertEqual(done.returncode, 0 if result == "ok" else 1)
+
+    def test_the_end_of_the_time_of_a_measurement_is_a_failure_before_its_first_row(self):
+        for overhead, want in (("exit 124", ("FAILED", "took too long")), (f"{FAST}; exit 124", ("ok", "the time was up"))):
+            done = self.with_programs(overhead=overhead)
+            self.assertEqual(self.result(done, "bare NCCL, 2 ranks on one device"), want)
+            self.assertEqual(done.returncode, 0 if want[0] == "ok" else 1)
 
     def test_that_the_time_was_up_for_one_rank_does_not_hide_that_another_one_crashed(self):
         for crashed in (0, 1):

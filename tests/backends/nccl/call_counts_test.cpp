@@ -34,8 +34,10 @@ class CallCounts : public Double {
     return std::ranges::count_if(names, [](const auto& name) { return name.starts_with("cu"); });
   }
 
-  /// Makes `call` on all ranks, first with no other call pending and then in a burst. `want`: the
-  /// functions that the thread calls in a burst; they are no more otherwise.
+  /// Makes `call` on all ranks, first with no other call pending and then in bursts. `want`: the
+  /// functions that the thread calls in bursts; they are no more otherwise. That holds for most
+  /// calls on a busy machine: if a call takes more than 2 ms, the group's thread or the next call
+  /// ends it; and a call makes an event while the group's thread has not seen the end of another.
   static void expect_calls(const Call& call, const Names& want) {
     RankBarrier barrier(size);
     on_groups(size, [&](const Member& at) {
@@ -49,28 +51,38 @@ class CallCounts : public Double {
         cuda().stream_synchronize(at.compute);
         cuda().stream_synchronize(nullptr);
         barrier.wait();
-        std::this_thread::sleep_for(10ms);  // The group's thread has seen the ends.
+        // The group's threads query until they have seen the ends.
+        for (int queries = -1; queries != calls("cudaEventQuery");) {
+          queries = calls("cudaEventQuery");
+          std::this_thread::sleep_for(10ms);
+        }
+        barrier.wait();
       };
-      // All calls at a time, so that no later one makes an event.
-      for (const auto stream : {at.compute, cudaStream_t()})
-        fill(stream, static_cast<float*>(block), 0, 0, 50ms);
+      const auto keep_busy = [&] {
+        for (const auto stream : {at.compute, cudaStream_t()})
+          fill(stream, static_cast<float*>(block), 0, 0, 50ms);
+      };
+      keep_busy();  // All calls at a time, so that no later one makes an event.
       for (int i = 0; i < 2 * rounds; ++i) works.push_back(call(at, data));
       settle();
-      for (const bool in_burst : {false, true}) {
-        int as_listed = 0;
+      int as_listed = 0;
+      for (const bool in_burst : {false, true, true, true}) {
+        int no_more = 0;
         Names all;
+        if (in_burst) keep_busy();
         for (int i = 0; i < rounds; ++i) {
-          const Names found = without_polls(calls_in([&] { works.push_back(call(at, data)); }));
-          as_listed += found == want ? 1 : 0;
+          Names found = without_polls(calls_in([&] { works.push_back(call(at, data)); }));
+          as_listed += in_burst && found == want ? 1 : 0;
           all.insert(all.end(), found.begin(), found.end());
+          std::erase(found, "cudaEventCreateWithFlags");
+          const bool cuda_no_more = calls_of_cuda(found) <= calls_of_cuda(want);
+          no_more += cuda_no_more && found.size() <= want.size() ? 1 : 0;
           if (!in_burst) settle();
         }
-        // After 2 ms, on a busy machine, the group's thread or the next call ends a call.
-        EXPECT_TRUE(!in_burst || as_listed > 0) << fmt::format("{}", all);
-        EXPECT_LE(calls_of_cuda(all), rounds * calls_of_cuda(want)) << fmt::format("{}", all);
-        EXPECT_LE(all.size(), rounds * want.size()) << fmt::format("{}", all);
+        EXPECT_GT(2 * no_more, rounds) << fmt::format("{}", all);
         settle();
       }
+      EXPECT_GT(as_listed, 0);
       at.group.memory().release(block, Member::count * sizeof(float), {});
       cuda().stream_synchronize(nullptr);
     });

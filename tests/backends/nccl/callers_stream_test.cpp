@@ -364,6 +364,35 @@ TEST_F(CallersStream, MayBeDestroyedAsSoonAsACallHasReturned) {
   });
 }
 
+// The call has been launched, so its arrays are in use until it has ended.
+TEST_F(CallersStream, AnErrorAfterTheLaunchOfABlockingCallIsThrownAfterItsEnd) {
+  static std::atomic<bool> fails;
+  static backend::nccl::CudaApi table = *apis().cuda;
+  table.stream_wait_event = [](cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+    if (fails && stream == nullptr) return cudaErrorUnknown;
+    return cuda().stream_wait_event(stream, event, flags);
+  };
+  GroupSetup setup;
+  setup.apis.cuda = &table;
+  RankBarrier barrier(size);
+  on_groups(
+      size,
+      [&](const Member& at) {
+        const TensorView x = make(at, 1);
+        cuda().stream_synchronize(at.compute);
+        barrier.wait();
+        fails = true;
+        fill(nullptr, static_cast<float*>(x.data), Member::count, 1, busy_time);
+        const auto start = SteadyClock::now();
+        expect_error(Errc::backend, {"cudaStreamWaitEvent"}, [&] { at.group.all_reduce(x); });
+        EXPECT_GT(SteadyClock::now() - start, busy_time / 2);
+        barrier.wait();
+        fails = false;
+        at.free(x);
+      },
+      setup);
+}
+
 TEST_F(CallersStream, AnAbortWaitsForACallThatIsQueuedOnIt) {
   EXPECT_TRUE(is_blocked({}, true));
 }
