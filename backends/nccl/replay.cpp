@@ -7,7 +7,7 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// What a prepared list keeps from one launch for the next one.
+/// The graph of a prepared list, kept from one launch for the next.
 class Replay final : public Kept {
  public:
   std::shared_ptr<ReplayGraph> graph;  ///< Null before the second launch.

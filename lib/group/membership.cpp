@@ -126,7 +126,7 @@ Membership::~Membership() {
 
 void Membership::await_all(Rendezvous& rendezvous) {
   try {
-    // Which members are missing is not known. If any two wait for each other in different lists,
+    // The missing members are not known. If any two wait for each other in different lists,
     // one of them finds the other in its turn, and ends the wait of all.
     constexpr int members_of_look = 2;
     std::size_t next = 0;

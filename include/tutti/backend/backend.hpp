@@ -22,7 +22,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// What a backend keeps from one launch of a prepared list for the next one; see Call::kept.
+/// An object of a backend, kept from one launch of a prepared list for the next; see Call::kept.
 class Kept {
  public:
   virtual ~Kept();

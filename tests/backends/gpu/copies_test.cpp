@@ -98,7 +98,7 @@ TEST(Copies, OfTheInstalledNcclAreNcclsOfTheirOwn) {
     ncclUniqueId id;
     as_host(number, [&] { ASSERT_EQ(copy.api.get_unique_id(&id), ncclSuccess); });
     ids.emplace(id.internal, sizeof id.internal);
-    // What NCCL opens once in a process, each copy has opened.
+    // NCCL opens its log once in a process; here each copy has opened one.
     EXPECT_GT(files::file_size(log + ".copy" + std::to_string(number)), 0U);
     std::cout << copy.bytes << " bytes, copied in " << copy.copy_s << " s, loaded in "
               << copy.load_s << " s\n";

@@ -7,8 +7,8 @@
 #include "cuda_functions.hpp"
 #include "rank.hpp"
 
-// What single calls of CUDA, NCCL and the system cost, and the bandwidth of the library's own
-// kernel: the parts of which a call's price is made.
+// The prices of single calls of CUDA, NCCL and the system, and the bandwidth of the library's own
+// kernel: the parts of the price of a call.
 
 namespace tutti::gpu {
 

@@ -15,7 +15,7 @@
 #include "cuda/device.hpp"
 #include "nccl/nccl.hpp"
 
-// What the measurements share: a rank, its groups and its clock.
+// The common parts of the measurements: a rank, its groups and its clock.
 
 namespace tutti::gpu {
 

@@ -286,7 +286,7 @@ TEST_F(NcclScratchWindow, AFailureOfOneRankToRegisterEndsTheCreationOnAll) {
   });
 }
 
-// Whether NCCL goes on registering the memory is not known.
+// NCCL may go on registering the memory.
 TEST_F(NcclScratchWindow, SlowItIsKeptIfTheAbortOfItsRegistrationHangs) {
   const int freed = calls("ncclMemFree");
   const auto setup = with("4K");

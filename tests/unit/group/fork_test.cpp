@@ -186,7 +186,7 @@ class KeepingBackend final : public ForwardingBackend {
   bool& ended_;
 };
 
-// What the backend keeps of the list is the parent's: a graph of a device, for example.
+// The object that the backend keeps of the list is the parent's: a graph of a device, for example.
 TEST_P(Fork, APreparedListOfAChildIsRefusedAndLeavesWhatTheBackendKeeps) {
   bool ended = false;
   GroupOptions options = alone(GetParam());

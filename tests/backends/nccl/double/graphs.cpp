@@ -122,7 +122,7 @@ void launch(const Graph& graph, cudaStream_t handle) {
 
 namespace {
 
-// What cudaGraph_t and cudaGraphExec_t point to.
+// The graph to which a cudaGraph_t or cudaGraphExec_t points.
 Graph& graph_of(void* handle) {
   return *static_cast<Graph*>(handle);
 }
