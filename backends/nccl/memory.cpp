@@ -58,16 +58,16 @@ void NcclMemory::copy(void* to, const void* from, std::size_t bytes, Stream stre
   cuda::cuda_memory(*apis_.cuda, index_).copy(to, from, bytes, stream);
 }
 
-bool NcclMemory::can_be_a_window(const void* data, std::size_t bytes) const noexcept {
+const std::byte* NcclMemory::block_for_window(const void* data, std::size_t bytes) const noexcept {
   constexpr std::uintptr_t alignment = 4096;  // NCCL_WIN_REQUIRED_ALIGNMENT
-  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) return false;
+  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) return nullptr;
   const auto* begin = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   const auto next = blocks_.upper_bound(begin);
-  if (next == blocks_.begin()) return false;
+  if (next == blocks_.begin()) return nullptr;
   const auto& [base, room] = *std::prev(next);
   const auto offset = static_cast<std::size_t>(begin - base);
-  return offset < room && bytes <= room - offset;
+  return offset < room && bytes <= room - offset ? base : nullptr;
 }
 
 NcclMemory& nccl_memory(const Apis& apis, int device) {

@@ -22,8 +22,9 @@ class NcclMemory final : public Memory {
   void release(void* data, std::size_t bytes, Stream stream) noexcept override;
   void copy(void* to, const void* from, std::size_t bytes, Stream stream) override;
 
-  /// True when the range may become a window: it lies within one block and has NCCL's alignment.
-  bool can_be_a_window(const void* data, std::size_t bytes) const noexcept;
+  /// The beginning of the block in which the range lies, if the range may become a window: it has
+  /// NCCL's alignment. Null otherwise.
+  const std::byte* block_for_window(const void* data, std::size_t bytes) const noexcept;
 
  private:
   Apis apis_;

@@ -11,9 +11,14 @@ namespace tutti::backend::nccl {
 namespace {
 
 constexpr int since_registration = NCCL_VERSION(2, 19, 0);
-// 2.27 has the functions, but before 2.29.2 a platform without windows gets a handle all the same
-// (ncclDevrWindowRegisterInGroup in NCCL's dev_runtime.cc).
-constexpr int since_windows = NCCL_VERSION(2, 29, 2);
+// 2.27 has the functions. Before 2.29.2 a platform without windows gets a handle all the same
+// (ncclDevrWindowRegisterInGroup in NCCL's dev_runtime.cc). From 2.28 on symmetric kernels may read
+// their input before the kernel before them has written it, until 2.30.7 (NVIDIA/nccl pull request
+// 2209).
+constexpr int since_windows = NCCL_VERSION(2, 30, 7);
+// Offsets count from the beginning of the window, and are used from that of its allocation
+// (NVIDIA/nccl issue 2198).
+constexpr int since_windows_in_blocks = NCCL_VERSION(2, 31, 2);
 
 }  // namespace
 
@@ -65,13 +70,14 @@ Features Features::of(const NcclApi& nccl) {
   has.memory = there(since_registration, nccl.mem_alloc, nccl.mem_free);
   has.registration = there(since_registration, nccl.comm_register, nccl.comm_deregister);
   has.windows = there(since_windows, nccl.comm_window_register, nccl.comm_window_deregister);
+  has.windows_in_blocks = has.windows && has.version >= since_windows_in_blocks;
   return has;
 }
 
 std::string to_string(const Features& features) {
   const auto text = [](bool has) { return has ? "yes" : "no"; };
   return fmt::format(
-      "memory of NCCL (2.19): {}; registered buffers (2.19): {}; symmetric windows (2.29.2): {}",
+      "memory of NCCL (2.19): {}; registered buffers (2.19): {}; symmetric windows (2.30.7): {}",
       text(features.memory), text(features.registration), text(features.windows));
 }
 

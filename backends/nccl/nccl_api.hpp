@@ -89,7 +89,10 @@ struct Features {
   int version = 0;            ///< The result of ncclGetVersion().
   bool memory = false;        ///< ncclMemAlloc and ncclMemFree, since 2.19.
   bool registration = false;  ///< ncclCommRegister and ncclCommDeregister, since 2.19.
-  bool windows = false;       ///< ncclCommWindowRegister and -Deregister, since 2.29.2.
+  bool windows = false;       ///< ncclCommWindowRegister and -Deregister, since 2.30.7.
+  /// Windows of any part of a block of ncclMemAlloc, since 2.31.2; before that a block has one
+  /// window, which begins where the block begins.
+  bool windows_in_blocks = false;
 
   /// @throws Error when the version cannot be queried.
   static Features of(const NcclApi& nccl);

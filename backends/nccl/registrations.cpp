@@ -43,12 +43,21 @@ RegistrationKind Registrations::kind_of(const TensorView& block, Stream stream) 
   if (!has.registration)
     internal::failf(Errc::unsupported,
                     "memory cannot be registered: it needs NCCL 2.19 or newer (symmetric windows: "
-                    "2.29.2), and libnccl.so.2 is NCCL {}",
+                    "2.30.7), and libnccl.so.2 is NCCL {}",
                     version_text(has.version));
-  const bool window =
-      has.windows && has.memory &&
-      nccl_memory(gpu_->apis(), gpu_->index()).can_be_a_window(block.data, block.bytes());
+  if (!has.windows || !has.memory) return RegistrationKind::buffer;
+  const auto* base =
+      nccl_memory(gpu_->apis(), gpu_->index()).block_for_window(block.data, block.bytes());
+  const bool window = base != nullptr &&
+                      (has.windows_in_blocks || (base == block.data && !has_window_at(block.data)));
   return window ? RegistrationKind::window : RegistrationKind::buffer;
+}
+
+bool Registrations::has_window_at(const void* data) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(entries_, [&](const Entry& entry) {
+    return entry.kind == RegistrationKind::window && entry.data == data;
+  });
 }
 
 Registration Registrations::add(const TensorView& block, RegistrationKind kind, Deadline limit,
@@ -112,13 +121,13 @@ Registrations::Entry Registrations::make(const TensorView& block, RegistrationKi
   launcher_.await(limit);
   const auto turn = gpu_->turn(limit);
   if (kind == RegistrationKind::window) await_window(block, handle, what, limit);
-  if (*handle != nullptr) return {kind, *handle};
+  if (*handle != nullptr) return {kind, block.data, *handle};
   // A buffer was requested, or NCCL made no window, as on devices without peer access.
   communicator_->use([&](ncclComm_t comm) {
     check(gpu_->nccl(), gpu_->nccl().comm_register(comm, block.data, block.bytes(), handle),
           "ncclCommRegister");
   });
-  return {RegistrationKind::buffer, *handle};
+  return {RegistrationKind::buffer, block.data, *handle};
 }
 
 void Registrations::await_window(const TensorView& block, void** handle, const std::string& what,

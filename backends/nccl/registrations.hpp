@@ -51,9 +51,11 @@ class Registrations {
   /// Memory registered with NCCL, and its handle.
   struct Entry {
     RegistrationKind kind;
+    const void* data;
     void* handle;
     friend bool operator==(const Entry&, const Entry&) = default;
   };
+  bool has_window_at(const void* data) const;
   Entry make(const TensorView& block, RegistrationKind kind, void** handle, const std::string& what,
              Deadline limit);
   void await_window(const TensorView& block, void** handle, const std::string& what,

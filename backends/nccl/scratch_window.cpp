@@ -32,7 +32,7 @@ void ScratchWindow::check_version() const {
   const auto has = Features::of(gpu_->nccl());
   if (has.windows && has.memory) return;
   internal::failf(Errc::unsupported,
-                  "the setting 'scratch_window' of backend 'nccl' needs NCCL 2.29.2 or newer, and "
+                  "the setting 'scratch_window' of backend 'nccl' needs NCCL 2.30.7 or newer, and "
                   "libnccl.so.2 is NCCL {}",
                   version_text(has.version));
 }

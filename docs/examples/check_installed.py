@@ -18,8 +18,7 @@ with tempfile.TemporaryDirectory() as folder:
     stage = pathlib.Path(folder, "stage")
     subprocess.run(["meson", "install", "-C", build, "--quiet", "--destdir", stage], check=True)
     libraries = f"{stage}{prefix}/{libdir}"
-    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PKG_CONFIG_SYSROOT_DIR": str(stage),
-                   "PKG_CONFIG_PATH": f"{libraries}/pkgconfig"}
+    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "PKG_CONFIG_PATH": f"{libraries}/pkgconfig"}
     for readme in map(pathlib.Path, readmes):
         block = COMMANDS.search(readme.read_text())
         if not block:

@@ -20,11 +20,14 @@ struct InitOptions {
   /// number of devices that this process sees: one process per device.
   GroupOptions group{};
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
+  /// Without a launcher, and without rank and size, the group has this process alone: rank 0 of 1.
+  bool alone_without_launcher = false;
 };
 
 /// Makes a group from the launcher's variables. Keeps no state: a second call makes a second group,
 /// which needs another GroupOptions::name under the same store. Writes no environment variable.
-/// @throws Error not_initialized when neither the caller nor the environment gives rank and size;
+/// @throws Error not_initialized when neither the caller nor the environment gives rank and size,
+///         unless `alone_without_launcher` is set;
 ///         invalid_argument when a device has to be chosen and no launcher gives the local rank;
 ///         errors of open_cluster_store() and ProcessGroup::create().
 ProcessGroup init(const InitOptions& options = {});

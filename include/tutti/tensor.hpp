@@ -23,6 +23,8 @@ concept ElementRange = std::ranges::contiguous_range<R> && std::ranges::sized_ra
 template <typename R>
 concept WritableRange =
     ElementRange<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+template <typename R>
+concept ReadOnlyRange = ElementRange<R> && !WritableRange<R>;
 
 /// @throws Error invalid_argument unless `shape` has `count` elements.
 void check_view(std::size_t count, const Shape& shape);
@@ -45,6 +47,9 @@ struct TensorView {
       : data(std::ranges::data(range)),
         dtype(dtype_of<std::ranges::range_value_t<R>>),
         shape(Shape::vector(static_cast<std::int64_t>(std::ranges::size(range)))) {}
+  /// Names the mistake in the error of the compiler.
+  template <detail::ReadOnlyRange NeedsWritableElements>
+  TensorView(NeedsWritableElements&& range) = delete;  // A TensorView needs writable elements.
 
   /// The elements. @throws Error invalid_argument for another dtype and for device memory.
   template <Element T>

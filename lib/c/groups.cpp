@@ -105,7 +105,7 @@ tutti_status tutti_group_create_all(const tutti_group_options* options, size_t c
   });
 }
 
-tutti_status tutti_new_member(char member[TUTTI_MEMBER_BYTES]) {
+tutti_status tutti_group_new_member(char member[TUTTI_MEMBER_BYTES]) {
   return guard([&] {
     const auto made = tutti::ProcessGroup::new_member();
     if (made.size() >= TUTTI_MEMBER_BYTES)
@@ -114,8 +114,9 @@ tutti_status tutti_new_member(char member[TUTTI_MEMBER_BYTES]) {
   });
 }
 
-tutti_status tutti_reconfigure(const tutti_group_options* options, const char* own,
-                               const char* const* members, size_t count, tutti_group** group) {
+tutti_status tutti_group_reconfigure(const tutti_group_options* options, const char* own,
+                                     const char* const* members, size_t count,
+                                     tutti_group** group) {
   return give_group(group, [&] {
     std::vector<std::string> all;
     for (const char* member : list_of(members, count, "the list of members"))
@@ -134,12 +135,12 @@ tutti_status tutti_group_free(tutti_group* group) {
 }
 
 // Sets *to to a property of `g`, the group. The macro stays in this file.
-#define TUTTI_C_GETTER(name, type, value)                        \
-  tutti_status tutti_##name(const tutti_group* group, type to) { \
-    return guard([&] {                                           \
-      const auto& g = of(group);                                 \
-      deref(to, "an out-parameter") = value;                     \
-    });                                                          \
+#define TUTTI_C_GETTER(name, type, value)                              \
+  tutti_status tutti_group_##name(const tutti_group* group, type to) { \
+    return guard([&] {                                                 \
+      const auto& g = of(group);                                       \
+      deref(to, "an out-parameter") = value;                           \
+    });                                                                \
   }
 
 TUTTI_C_GETTER(rank, int32_t*, g.rank())
@@ -153,11 +154,11 @@ TUTTI_C_GETTER(backend, const char**, g.backend().c_str())
 TUTTI_C_GETTER(backend_reason, const char**, g.backend_reason().c_str())
 #undef TUTTI_C_GETTER
 
-tutti_status tutti_set_timeout(tutti_group* group, int64_t ns) {
+tutti_status tutti_group_set_timeout(tutti_group* group, int64_t ns) {
   return guard([&] { of(group).set_timeout(std::chrono::nanoseconds(ns)); });
 }
 
-tutti_status tutti_transport(tutti_group* group, const char** transport) {
+tutti_status tutti_group_transport(tutti_group* group, const char** transport) {
   return guard([&] {
     auto& out = deref(transport, "an out-parameter");
     group->transport = of(group).transport();
@@ -165,8 +166,8 @@ tutti_status tutti_transport(tutti_group* group, const char** transport) {
   });
 }
 
-tutti_status tutti_supports(const tutti_group* group, int32_t operation, int32_t dtype, int32_t op,
-                            int32_t* supported) {
+tutti_status tutti_group_supports(const tutti_group* group, int32_t operation, int32_t dtype,
+                                  int32_t op, int32_t* supported) {
   return guard([&] {
     const auto& g = of(group);
     const auto kind = enumerator<tutti::Operation>(operation);
@@ -180,20 +181,20 @@ tutti_status tutti_supports(const tutti_group* group, int32_t operation, int32_t
   });
 }
 
-tutti_status tutti_split(tutti_group* group, int32_t color, int32_t key,
-                         const tutti_call_options* options, tutti_group** sub) {
+tutti_status tutti_group_split(tutti_group* group, int32_t color, int32_t key,
+                               const tutti_call_options* options, tutti_group** sub) {
   return give_group(sub, [&] { return of(group).split(color, key, Call(options).options()); });
 }
 
-tutti_status tutti_subset(tutti_group* group, const int32_t* ranks, size_t count,
-                          const tutti_call_options* options, tutti_group** sub) {
+tutti_status tutti_group_subset(tutti_group* group, const int32_t* ranks, size_t count,
+                                const tutti_call_options* options, tutti_group** sub) {
   return give_group(sub, [&] {
     return of(group).subset(list_of(ranks, count, "the list of ranks"), Call(options).options());
   });
 }
 
-tutti_status tutti_shrink(tutti_group* group, const int32_t* lost, size_t count,
-                          int64_t patience_ns, tutti_group** rest) {
+tutti_status tutti_group_shrink(tutti_group* group, const int32_t* lost, size_t count,
+                                int64_t patience_ns, tutti_group** rest) {
   return give_group(rest, [&] {
     const auto ranks = list_of(lost, count, "the list of lost ranks");
     return patience_ns == 0 ? of(group).shrink(ranks)
@@ -201,11 +202,11 @@ tutti_status tutti_shrink(tutti_group* group, const int32_t* lost, size_t count,
   });
 }
 
-tutti_status tutti_abort(tutti_group* group, const char* why) {
+tutti_status tutti_group_abort(tutti_group* group, const char* why) {
   return guard([&] { of(group).abort(text(why)); });
 }
 
-tutti_status tutti_trace(const tutti_group* group, tutti_result** trace) {
+tutti_status tutti_group_trace(const tutti_group* group, tutti_result** trace) {
   return give_result(trace, [&](Content& to) {
     std::string lines;
     for (const auto& entry : of(group).trace()) lines += to_string(entry) + '\n';

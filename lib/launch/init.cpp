@@ -189,11 +189,13 @@ ProcessGroup init(const InitOptions& options) {
     group.size = *options.size;
   } else {
     told = environment.detect();
-    if (!told)
+    if (!told && !options.alone_without_launcher)
       fail(Errc::not_initialized,
-           "init: no launcher found; set InitOptions::rank and size, or TUTTI_RANK and TUTTI_SIZE");
-    group.rank = told->rank;
-    group.size = told->size;
+           "init: no launcher found; start the program with `tutti run -n N`, set "
+           "InitOptions::rank and size (or TUTTI_RANK and TUTTI_SIZE), or set "
+           "InitOptions::alone_without_launcher for one rank");
+    group.rank = told ? told->rank : 0;
+    group.size = told ? told->size : 1;
   }
   const auto* entry = find_backend(group.backend);
   const bool needs_device = entry != nullptr && internal::needs_device(*entry, group);

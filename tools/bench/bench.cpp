@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -194,6 +195,14 @@ class OnSignal {
   bool aborted_ = false;
 };
 
+/// Prints a note to those who mean the iterations of nccl-tests by -n.
+void note_many_ranks(const RankSource& source, std::FILE* err) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (source.kind != RankSource::Kind::member && source.local_size > cores)
+    fmt::print(err, "note: {} on {}; iterations are --iters\n", plural(source.local_size, "rank"),
+               plural(cores, "core"));
+}
+
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   BenchOptions options = asked;
   if (!options.device) options.device = usual_device(options.backend);
@@ -215,6 +224,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (writes) check_files(options);
   std::vector<SavedRun> baseline;
   if (writes && !options.baseline.empty()) baseline = read_saved_runs(options.baseline);
+  if (!options.quiet) note_many_ranks(source, err);
   if (source.kind == RankSource::Kind::launches)
     return start_ranks(options, options.argv, options.patience);
 

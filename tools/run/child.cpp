@@ -1,8 +1,10 @@
 #include "run/child.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -47,6 +49,20 @@ void become(char* const* command, char* const* environment, const Streams& strea
   if (streams.err >= 0 && ::dup2(streams.err, 2) < 0) return;
   parent.undo_in_child();
   ::execvpe(command[0], command, environment);
+}
+
+/// Returns the two ends of a terminal that passes bytes unchanged, both close-on-exec: what is
+/// written to the second is read from the first. Returns nothing if the system has no more
+/// terminals.
+std::pair<Descriptor, Descriptor> make_terminal() {
+  Descriptor reader(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!reader || ::grantpt(reader.get()) != 0 || ::unlockpt(reader.get()) != 0) return {};
+  Descriptor writer(::ioctl(reader.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+  struct termios settings {};
+  if (!writer || ::tcgetattr(writer.get(), &settings) != 0) return {};
+  ::cfmakeraw(&settings);
+  if (::tcsetattr(writer.get(), TCSANOW, &settings) != 0) return {};
+  return {std::move(reader), std::move(writer)};
 }
 
 [[noreturn]] void refuse_program(const std::string& program, int error) {
@@ -132,7 +148,10 @@ Child start_child(const ChildOptions& options, const ParentScope& parent) {
   Child child;
   Descriptor out, err, in;
   if (options.own_output) {
-    std::tie(child.out, out) = make_pipe();
+    // The C library, Python and others buffer lines on a terminal, and blocks of kilobytes in a
+    // pipe, which are lost if a signal ends the process.
+    std::tie(child.out, out) = make_terminal();
+    if (!child.out) std::tie(child.out, out) = make_pipe();
     std::tie(child.err, err) = make_pipe();
     for (const int end : {child.out.get(), child.err.get()}) ::fcntl(end, F_SETFL, O_NONBLOCK);
   }

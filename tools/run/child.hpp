@@ -60,10 +60,10 @@ class ParentScope {
   Descriptor signals_{};
 };
 
-/// A started process, and this process's ends of its output pipes.
+/// A started process, and this process's ends of its output.
 struct Child {
-  pid_t pid = -1;  ///< Number of the process and of its group.
-  Descriptor out{};
+  pid_t pid = -1;    ///< Number of the process and of its group.
+  Descriptor out{};  ///< A terminal (reads fail with EIO at the end), or a pipe without one.
   Descriptor err{};
 };
 
@@ -71,7 +71,7 @@ struct Child {
 struct ChildOptions {
   std::vector<std::string> command{};
   std::vector<std::string> environment{};  ///< "NAME=value".
-  bool own_output = true;                  ///< Pipes to this process; false: inherited.
+  bool own_output = true;                  ///< Read by this process; false: inherited.
   bool own_input = true;                   ///< /dev/null; false: inherited.
 };
 

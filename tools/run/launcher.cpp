@@ -1,5 +1,6 @@
 #include "run/launcher.hpp"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -9,11 +10,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
+
+#include <tutti/version.hpp>
 
 #include "common/exit_code.hpp"
 #include "common/text.hpp"
@@ -46,6 +50,7 @@ struct Stream {
   Descriptor from;
   Prefixer lines;
   Sink* to;
+  pid_t rank_pid;
 };
 
 struct RankProcess {
@@ -65,6 +70,15 @@ bool same_file(int a, int b) {
   }, second{};
   return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
+}
+
+/// The folder of the library that this program uses.
+std::string library_folder() {
+  Dl_info info{};
+  (void)::dladdr(reinterpret_cast<const void*>(&library_version_string), &info);
+  std::error_code ignored;
+  const auto file = info.dli_fname == nullptr ? "" : info.dli_fname;
+  return std::filesystem::canonical(file, ignored).parent_path().string();
 }
 
 class Launch {
@@ -100,8 +114,9 @@ class Launch {
   Sink& err() { return err_ ? *err_ : *out_; }
 
   const LaunchOptions& options_;
-  OrphanReaper reaper_{};  // Before parent_, whose signals it must not block.
-  ParentScope parent_{};   // Before all threads, which inherit its signal mask.
+  // Declared before parent_, so that the reaper does not inherit its signal mask.
+  OrphanReaper reaper_{};
+  ParentScope parent_{};  // Before all threads, which inherit its signal mask.
   Rendezvous rendezvous_;
   std::unique_ptr<Sink> out_{};
   std::unique_ptr<Sink> err_{};  // Null: both go to *out_.
@@ -115,6 +130,7 @@ class Launch {
   int stop_signals_ = 0;                 // The number of the user's signals.
   Clock::time_point stopped_at_{};       // The time of the last of these signals.
   bool ending_ = false;                  // SIGTERM was sent.
+  bool lacks_library_ = false;           // The loader of a rank has not found libtutti.
   std::vector<int> ended_ranks_{};
   std::optional<Clock::time_point> term_at_{};
   std::optional<Clock::time_point> kill_at_{};
@@ -143,6 +159,9 @@ std::vector<std::string> Launch::environment(const RankAssignment& assignment,
                                           {"MASTER_ADDR", assignment.master_host},
                                           {"MASTER_PORT", std::to_string(assignment.master_port)}};
   if (!assignment.token_file.empty()) mine["TUTTI_TOKEN_FILE"] = assignment.token_file;
+  // stdout of a rank is a terminal, but its lines may go to a file.
+  if (options_.output == LaunchOptions::Output::prefixed && ::isatty(STDOUT_FILENO) == 0)
+    mine["TERM"] = "dumb";
   for (const auto& [name, value] : options_.variables) mine[name] = value;
   std::vector<std::string> all;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
@@ -170,8 +189,8 @@ void Launch::start(const RankAssignment& assignment) {
     ++running_;
     if (!child.own_output) continue;
     const auto prefix = fmt::format("[{}] ", rank);
-    streams_.push_back({std::move(started.out), Prefixer(prefix), out_.get()});
-    streams_.push_back({std::move(started.err), Prefixer(prefix), &err()});
+    streams_.push_back({std::move(started.out), Prefixer(prefix), out_.get(), started.pid});
+    streams_.push_back({std::move(started.err), Prefixer(prefix), &err(), started.pid});
   }
 }
 
@@ -249,11 +268,17 @@ void Launch::step() {
 void Launch::read(Stream& stream) {
   std::array<char, 65536> bytes;
   for (;;) {
-    if (stream.to->broken()) return stream.from.close();  // Its writer gets SIGPIPE, as in a shell.
     const auto n = ::read(stream.from.get(), bytes.data(), bytes.size());
+    if (n > 0 && stream.to->broken()) {
+      ::kill(-stream.rank_pid, SIGPIPE);  // As in a shell. A terminal sends none by itself.
+      return stream.from.close();
+    }
     if (n > 0) {
-      stream.lines.take({bytes.data(), static_cast<std::size_t>(n)}, stream.to->waiting());
-    } else if (n == 0 || no_child_) {
+      const std::string_view text(bytes.data(), static_cast<std::size_t>(n));
+      lacks_library_ =
+          lacks_library_ || text.find("loading shared libraries: libtutti") != text.npos;
+      stream.lines.take(text, stream.to->waiting());
+    } else if (n == 0 || errno == EIO || no_child_) {
       stream.lines.finish(stream.to->waiting());
       return stream.from.close();
     }
@@ -420,6 +445,11 @@ int Launch::conclude() {
                    ? ""
                    : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
                                  format_ranges(ended_ranks_)));
+  if (lacks_library_)
+    fmt::print(stderr,
+               "hint: run ldconfig as root, so that the loader finds the library, or set "
+               "LD_LIBRARY_PATH={}\n",
+               library_folder());
   if (options_.ranks_report) end->code = std::max(largest_status_, end->code);
   // After one signal the ranks may exit with 0. A second signal counts as an interrupt.
   return stop_signals_ > 1 && end->code == 0 ? 128 + stopped_by_ : end->code;

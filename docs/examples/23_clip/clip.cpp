@@ -138,7 +138,7 @@ bool same_bits(const Training& a, const Training& b) {
 }  // namespace
 
 int main() {
-  auto group = tutti::init();
+  auto group = tutti::init({.alone_without_launcher = true});
   const Training together = train(&group);
   const Training alone = train(nullptr);
   if (group.rank() == 0) {

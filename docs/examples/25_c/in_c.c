@@ -57,7 +57,7 @@ int main(void) {
   TUTTI_INIT(options);
   options.backend = "shm";
   check(tutti_init(&options, &group));
-  check(tutti_rank(group, &rank));
+  check(tutti_group_rank(group, &rank));
   gather_rows(group, rank);
   average(group, rank);
   disagree(group, rank);

@@ -33,7 +33,7 @@ class GroupOptions(Struct):   # An older header would have had these fields alon
 # Without argtypes, ctypes passes an int as 32 bits: counts and row numbers would be cut without an error.
 POINTER, INT = ctypes.c_void_p, ctypes.c_int32
 for function, types in {
-        "init": [POINTER, POINTER], "rank": [POINTER, POINTER], "group_free": [POINTER],
+        "init": [POINTER, POINTER], "group_rank": [POINTER, POINTER], "group_free": [POINTER],
         "all_reduce": [POINTER, POINTER, POINTER, INT, POINTER, POINTER],
         "all_gather_rows": [POINTER, POINTER, ctypes.c_size_t, POINTER, POINTER, POINTER, POINTER],
         "broadcast": [POINTER, POINTER, INT, POINTER, POINTER],
@@ -61,7 +61,7 @@ def make(values):
 
 group, rank, result = ctypes.c_void_p(), ctypes.c_int32(), ctypes.c_void_p()
 call("init", ctypes.byref(GroupOptions(backend=b"shm")), ctypes.byref(group))
-call("rank", group, ctypes.byref(rank))
+call("group_rank", group, ctypes.byref(rank))
 
 loss = make([rank.value + 1, 10])
 call("all_reduce", group, view(loss), view(loss), SUM, None, None)

@@ -18,7 +18,7 @@ struct Array {
 extern "C" {
     fn tutti_last_error() -> *const c_char;
     fn tutti_init(options: *const c_void, group: *mut *mut c_void) -> i32;
-    fn tutti_rank(group: *const c_void, rank: *mut i32) -> i32;
+    fn tutti_group_rank(group: *const c_void, rank: *mut i32) -> i32;
     fn tutti_group_free(group: *mut c_void) -> i32;
     fn tutti_all_reduce(group: *mut c_void, i: *const Array, o: *const Array, op: i32,
                         options: *const c_void, work: *mut *mut c_void) -> i32;
@@ -66,7 +66,7 @@ impl Group {
     }
     fn rank(&self) -> Result<i32, String> {
         let mut rank = -1;
-        check(unsafe { tutti_rank(self.0, &mut rank) }).map(|()| rank)
+        check(unsafe { tutti_group_rank(self.0, &mut rank) }).map(|()| rank)
     }
     // Private: a Work that is forgotten (mem::forget) would leave the call writing to freed memory.
     fn start<'a>(&self, values: &'a mut [f64], op: i32) -> Result<Work<'a>, String> {

@@ -127,41 +127,41 @@ tutti_status tutti_group_create(const tutti_group_options* options, tutti_group*
 /* Several ranks of this process, each on a thread; `options` are structs of equal size. */
 tutti_status tutti_group_create_all(const tutti_group_options* options, size_t count,
                                     tutti_group** groups);
-/* Writes a new member's handle for tutti_reconfigure(). */
+/* Writes a new member's handle for tutti_group_reconfigure(). */
 #define TUTTI_MEMBER_BYTES 256
-tutti_status tutti_new_member(char member[TUTTI_MEMBER_BYTES]);
-tutti_status tutti_reconfigure(const tutti_group_options* options, const char* own,
-                               const char* const* members, size_t count, tutti_group** group);
+tutti_status tutti_group_new_member(char member[TUTTI_MEMBER_BYTES]);
+tutti_status tutti_group_reconfigure(const tutti_group_options* options, const char* own,
+                                     const char* const* members, size_t count, tutti_group** group);
 tutti_status tutti_group_share(const tutti_group* group, tutti_group** same);
 /* Ends the group with its last handle: peers that wait get TUTTI_PEER_LOST. */
 tutti_status tutti_group_free(tutti_group* group);
 
-tutti_status tutti_rank(const tutti_group* group, int32_t* rank);
-tutti_status tutti_size(const tutti_group* group, int32_t* size);
-tutti_status tutti_local_rank(const tutti_group* group, int32_t* rank);
-tutti_status tutti_local_size(const tutti_group* group, int32_t* size);
-tutti_status tutti_sequence_number(const tutti_group* group, uint64_t* number);
-tutti_status tutti_timeout(const tutti_group* group, int64_t* ns);
-tutti_status tutti_set_timeout(tutti_group* group, int64_t ns);
-/* Texts live until the handle is freed, tutti_transport() until its next call. */
-tutti_status tutti_name(const tutti_group* group, const char** name);
-tutti_status tutti_backend(const tutti_group* group, const char** backend);
-tutti_status tutti_backend_reason(const tutti_group* group, const char** reason);
-tutti_status tutti_transport(tutti_group* group, const char** transport);
+tutti_status tutti_group_rank(const tutti_group* group, int32_t* rank);
+tutti_status tutti_group_size(const tutti_group* group, int32_t* size);
+tutti_status tutti_group_local_rank(const tutti_group* group, int32_t* rank);
+tutti_status tutti_group_local_size(const tutti_group* group, int32_t* size);
+tutti_status tutti_group_sequence_number(const tutti_group* group, uint64_t* number);
+tutti_status tutti_group_timeout(const tutti_group* group, int64_t* ns);
+tutti_status tutti_group_set_timeout(tutti_group* group, int64_t ns);
+/* Texts live until the handle is freed, tutti_group_transport() until its next call. */
+tutti_status tutti_group_name(const tutti_group* group, const char** name);
+tutti_status tutti_group_backend(const tutti_group* group, const char** backend);
+tutti_status tutti_group_backend_reason(const tutti_group* group, const char** reason);
+tutti_status tutti_group_transport(tutti_group* group, const char** transport);
 /* 0 for an operation or a dtype that the library does not know. */
-tutti_status tutti_supports(const tutti_group* group, int32_t operation, int32_t dtype, int32_t op,
-                            int32_t* supported);
+tutti_status tutti_group_supports(const tutti_group* group, int32_t operation, int32_t dtype,
+                                  int32_t op, int32_t* supported);
 /* *sub is null on ranks that are in no group. */
-tutti_status tutti_split(tutti_group* group, int32_t color, int32_t key,
-                         const tutti_call_options* options, tutti_group** sub);
-tutti_status tutti_subset(tutti_group* group, const int32_t* ranks, size_t count,
-                          const tutti_call_options* options, tutti_group** sub);
+tutti_status tutti_group_split(tutti_group* group, int32_t color, int32_t key,
+                               const tutti_call_options* options, tutti_group** sub);
+tutti_status tutti_group_subset(tutti_group* group, const int32_t* ranks, size_t count,
+                                const tutti_call_options* options, tutti_group** sub);
 /* patience_ns 0: 2 s. */
-tutti_status tutti_shrink(tutti_group* group, const int32_t* lost, size_t count,
-                          int64_t patience_ns, tutti_group** rest);
-tutti_status tutti_abort(tutti_group* group, const char* why);
+tutti_status tutti_group_shrink(tutti_group* group, const int32_t* lost, size_t count,
+                                int64_t patience_ns, tutti_group** rest);
+tutti_status tutti_group_abort(tutti_group* group, const char* why);
 /* Array 0 is a text: the last calls, a line each. */
-tutti_status tutti_trace(const tutti_group* group, tutti_result** trace);
+tutti_status tutti_group_trace(const tutti_group* group, tutti_result** trace);
 /* Array 0 has the dtype and shape of `like`, in the group's memory; `registrable`: in that of
    tutti_register_memory(). */
 tutti_status tutti_allocate(tutti_group* group, const tutti_array* like, int32_t registrable,

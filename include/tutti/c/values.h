@@ -91,7 +91,7 @@ enum {
 typedef void (*tutti_reduce_function)(const void* in, void* inout, int64_t count, uint8_t dtype,
                                       void* context);
 
-/* tutti::Operation, for tutti_supports(). */
+/* tutti::Operation, for tutti_group_supports(). */
 enum {
   TUTTI_OP_ALL_REDUCE = 0,
   TUTTI_OP_BROADCAST = 1,

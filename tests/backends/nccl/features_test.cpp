@@ -48,13 +48,15 @@ TEST_F(NcclFeatures, WindowsBeginWithTheirVersion) {
   EXPECT_TRUE(before.memory);
   EXPECT_TRUE(before.registration);
   EXPECT_FALSE(before.windows);
-  EXPECT_FALSE(Features::of(of_version(version<NCCL_VERSION(2, 28, 9)>)).windows);
-  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 29, 2)>)).windows);
-  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 30, 7)>)).windows);
+  EXPECT_FALSE(Features::of(of_version(version<NCCL_VERSION(2, 30, 4)>)).windows);
+  const Features first = Features::of(of_version(version<NCCL_VERSION(2, 30, 7)>));
+  EXPECT_TRUE(first.windows);
+  EXPECT_FALSE(first.windows_in_blocks);
+  EXPECT_TRUE(Features::of(of_version(version<NCCL_VERSION(2, 31, 2)>)).windows_in_blocks);
 }
 
 TEST_F(NcclFeatures, AMissingSymbolCountsMoreThanTheVersion) {
-  NcclApi table = of_version(version<NCCL_VERSION(2, 29, 2)>);
+  NcclApi table = of_version(version<NCCL_VERSION(2, 30, 7)>);
   table.comm_window_deregister = nullptr;
   table.mem_free = nullptr;
   const Features has = Features::of(table);
@@ -66,7 +68,7 @@ TEST_F(NcclFeatures, AMissingSymbolCountsMoreThanTheVersion) {
 TEST_F(NcclFeatures, InfoNamesEachWithItsVersion) {
   EXPECT_EQ(
       to_string(Features{.version = 21900, .memory = true, .registration = true}),
-      "memory of NCCL (2.19): yes; registered buffers (2.19): yes; symmetric windows (2.29.2): "
+      "memory of NCCL (2.19): yes; registered buffers (2.19): yes; symmetric windows (2.30.7): "
       "no");
 }
 

@@ -209,6 +209,57 @@ TEST_F(WrongData, AWrongSlice) {
   EXPECT_EQ(wrong_ranks(mutated), size);
 }
 
+/// The wrong sums over an array that is registered at a page of its block. Some versions of NCCL
+/// are wrong in windows; a mutant is an NCCL that says that it is a newer one.
+class WrongWindows : public Mutants {
+ protected:
+  static int wrong_ranks(int version, int says, std::size_t page) {
+    static std::atomic<int> reported;
+    reported = says;
+    static Mutated mutated;
+    mutated.nccl.get_version = [](int* value) {
+      *value = reported;
+      return ncclSuccess;
+    };
+    set_version(version);
+    std::atomic<int> wrong = 0;
+    on_groups(
+        size,
+        [&](const Member& at) {
+          constexpr std::size_t bytes = 4096;
+          Memory& memory = at.group.registrable_memory();
+          void* block = memory.allocate(2 * bytes, at.stream());
+          const TensorView data{static_cast<std::byte*>(block) + page * bytes,
+                                DType::f32,
+                                {Member::count},
+                                memory.device()};
+          {
+            const Registration registered = at.group.register_memory(data, {.stream = at.stream()});
+            at.fill(data, static_cast<float>(at.rank + 1), slow);
+            at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
+            wrong += at.holds(data, 3) ? 0 : 1;
+          }
+          memory.release(block, 2 * bytes, at.stream());
+        },
+        mutated.setup());
+    return wrong;
+  }
+};
+
+TEST_F(WrongWindows, OfAVersionWhoseKernelsDoNotWaitForTheirInput) {
+  EXPECT_EQ(wrong_ranks(22809, 22809, 0), 0);
+  EXPECT_EQ(wrong_ranks(22809, 23007, 0), size);
+  EXPECT_EQ(wrong_ranks(23004, 23004, 0), 0);
+  EXPECT_EQ(wrong_ranks(23004, 23007, 0), size);
+  EXPECT_EQ(wrong_ranks(23007, 23007, 0), 0);
+}
+
+TEST_F(WrongWindows, OfAVersionThatTakesThemForTheirBlock) {
+  EXPECT_EQ(wrong_ranks(23007, 23007, 1), 0);
+  EXPECT_EQ(wrong_ranks(23007, 23102, 1), size);
+  EXPECT_EQ(wrong_ranks(23102, 23102, 1), 0);
+}
+
 TEST_F(Mutants, AMissingWaitForTheInputs) {
   Mutated mutated;
   mutated.cuda.stream_wait_event = [](cudaStream_t, cudaEvent_t, unsigned int) {

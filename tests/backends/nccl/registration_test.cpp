@@ -13,9 +13,9 @@ namespace {
 /// Floats of one of a group's two memories, released on the rank's stream.
 class Block {
  public:
-  Block(const Member& at, Memory& memory)
-      : view(memory.allocate(sizeof(float) * Member::count, at.stream()), DType::f32,
-             Shape{Member::count}, memory.device()),
+  Block(const Member& at, Memory& memory, std::int64_t count = Member::count)
+      : view(memory.allocate(sizeof(float) * static_cast<std::size_t>(count), at.stream()),
+             DType::f32, Shape{count}, memory.device()),
         memory_(memory),
         stream_(at.stream()) {}
   ~Block() { memory_.release(view.data, view.bytes(), stream_); }
@@ -124,10 +124,34 @@ TEST_F(NcclRegistration, BeforeWindowsThereAreBuffers) {
 }
 
 TEST_F(NcclRegistration, WindowsAreThereFromTheirVersionOn) {
-  set_version(22902);
-  on_groups(2, [](const Member& at) {
-    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::window);
-  });
+  for (const auto& [version, kind] :
+       {std::pair(23004, RegistrationKind::buffer), std::pair(23007, RegistrationKind::window)}) {
+    set_version(version);
+    on_groups(2, [kind = kind](const Member& at) {
+      EXPECT_EQ(kind_of(at, at.group.registrable_memory()), kind);
+    });
+  }
+}
+
+TEST_F(NcclRegistration, ABlockHasOneWindowBeforeTheVersionOfSeveral) {
+  for (const auto& [version, more] :
+       {std::pair(23007, RegistrationKind::buffer), std::pair(23102, RegistrationKind::window)}) {
+    set_version(version);
+    on_groups(2, [more = more](const Member& at) {
+      const Block block(at, at.group.registrable_memory(), 2048);  // Two pages.
+      TensorView half = block.view;
+      half.shape = Shape{1024};
+      TensorView other = half;
+      other.data = static_cast<float*>(half.data) + 1024;
+      std::optional<Registration> first = at.group.register_memory(half);
+      EXPECT_EQ(first->kind(), RegistrationKind::window);
+      EXPECT_EQ(at.group.register_memory(block.view).kind(), more);
+      EXPECT_EQ(at.group.register_memory(other).kind(), more);
+      expect_sum(at, half);
+      first.reset();
+      EXPECT_EQ(at.group.register_memory(block.view).kind(), RegistrationKind::window);
+    });
+  }
 }
 
 TEST_F(NcclRegistration, ItsEndWaitsForTheCallsUnderWay) {

@@ -256,11 +256,11 @@ TEST_F(NcclScratchWindow, WhatNcclDoesNotRegisterIsFreedAndReported) {
 }
 
 TEST_F(NcclScratchWindow, AnOlderNcclIsNamedOnAllRanks) {
-  set_version(22809);
+  set_version(23004);
   const auto setup = with("4K");
   const auto store = make_memory_store();
   on_threads(ranks, [&](int rank) {
-    expect_error(Errc::unsupported, {"scratch_window", "2.29.2", "2.28.9"},
+    expect_error(Errc::unsupported, {"scratch_window", "2.30.7", "2.30.4"},
                  [&] { (void)make_group(rank, ranks, store, setup); });
   });
 }

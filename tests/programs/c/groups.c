@@ -11,7 +11,7 @@ tutti_group* make_breakable(const world* w, const char* name) {
   tutti_group_options options;
   tutti_group* group = NULL;
   if (w->store == NULL) {
-    if (strcmp(w->backend, "gloo") != 0) OK(tutti_split(w->group, 0, 0, NULL, &group));
+    if (strcmp(w->backend, "gloo") != 0) OK(tutti_group_split(w->group, 0, 0, NULL, &group));
     return group;
   }
   TUTTI_INIT(options);
@@ -139,7 +139,7 @@ static void test_making(const world* w) {
   int32_t size = 0;
   if (w->store == NULL) return; /* A launcher made the store. */
   memset(list, 0, sizeof(list));
-  OK(tutti_new_member(member));
+  OK(tutti_group_new_member(member));
   OK(tutti_all_gather_bytes(w->group, member, strlen(member), NULL, &handles));
   for (int32_t r = 0; r < w->size; ++r) {
     tutti_array handle;
@@ -153,8 +153,8 @@ static void test_making(const world* w) {
   options.backend = w->backend;
   options.store = w->store;
   options.name = "again";
-  OK(tutti_reconfigure(&options, member, members, (size_t)w->size, &group));
-  OK(tutti_size(group, &size));
+  OK(tutti_group_reconfigure(&options, member, members, (size_t)w->size, &group));
+  OK(tutti_group_size(group, &size));
   EXPECT(size == w->size);
   OK(tutti_group_free(group));
 
@@ -168,7 +168,7 @@ static void test_making(const world* w) {
     two[r].ranks = 2;
   }
   OK(tutti_group_create_all(two, 2, made));
-  OK(tutti_rank(made[1], &size));
+  OK(tutti_group_rank(made[1], &size));
   EXPECT(size == 1);
   OK(tutti_group_free(made[0]));
   OK(tutti_group_free(made[1]));
@@ -186,45 +186,45 @@ void test_groups(const world* w) {
   tutti_result* result = NULL;
   tutti_registration* registration = NULL;
 
-  OK(tutti_split(w->group, odd, -w->rank, NULL, &sub));
-  OK(tutti_rank(sub, &number));
+  OK(tutti_group_split(w->group, odd, -w->rank, NULL, &sub));
+  OK(tutti_group_rank(sub, &number));
   EXPECT(number == (w->size - 1 - w->rank) / 2);
   OK(tutti_all_reduce(sub, &a, &a, TUTTI_SUM, NULL, NULL));
-  OK(tutti_size(sub, &number));
+  OK(tutti_group_size(sub, &number));
   EXPECT(x[0] == (float)number);
-  OK(tutti_name(sub, &text));
+  OK(tutti_group_name(sub, &text));
   EXPECT(strstr(text, "/") != NULL);
   OK(tutti_group_share(sub, &same));
   OK(tutti_group_free(sub));
   OK(tutti_barrier(same, NULL, NULL));
   OK(tutti_group_free(same));
   if ((same = make_breakable(w, "aborted")) != NULL) {
-    OK(tutti_abort(same, "the test wants it"));
+    OK(tutti_group_abort(same, "the test wants it"));
     FAILS(tutti_barrier(same, NULL, NULL), TUTTI_ABORTED, "the test wants it");
-    OK(tutti_shrink(same, NULL, 0, 0, &sub));
+    OK(tutti_group_shrink(same, NULL, 0, 0, &sub));
     OK(tutti_barrier(sub, NULL, NULL));
     OK(tutti_group_free(same));
     OK(tutti_group_free(sub));
   }
-  OK(tutti_subset(w->group, &last, 1, NULL, &sub));
+  OK(tutti_group_subset(w->group, &last, 1, NULL, &sub));
   EXPECT((sub != NULL) == (w->rank == last));
   OK(tutti_group_free(sub));
 
-  OK(tutti_backend(w->group, &text));
+  OK(tutti_group_backend(w->group, &text));
   EXPECT(strcmp(text, w->backend) == 0);
-  OK(tutti_backend_reason(w->group, &text));
+  OK(tutti_group_backend_reason(w->group, &text));
   EXPECT(*text != '\0');
-  OK(tutti_transport(w->group, &text));
-  OK(tutti_local_rank(w->group, &number));
+  OK(tutti_group_transport(w->group, &text));
+  OK(tutti_group_local_rank(w->group, &number));
   EXPECT(number == w->rank);
-  OK(tutti_local_size(w->group, &number));
+  OK(tutti_group_local_size(w->group, &number));
   EXPECT(number == w->size);
-  OK(tutti_sequence_number(w->group, &calls));
+  OK(tutti_group_sequence_number(w->group, &calls));
   EXPECT(calls > 0);
-  OK(tutti_set_timeout(w->group, 60000000000));
-  OK(tutti_timeout(w->group, &ns));
+  OK(tutti_group_set_timeout(w->group, 60000000000));
+  OK(tutti_group_timeout(w->group, &ns));
   EXPECT(ns == 60000000000);
-  OK(tutti_trace(w->group, &result));
+  OK(tutti_group_trace(w->group, &result));
   TUTTI_INIT(block);
   OK(tutti_result_array(result, 0, &block));
   EXPECT(block.dtype == TUTTI_U8 && block.dims[0] > 10);
@@ -250,7 +250,7 @@ void test_errors(const world* w) {
 
   FAILS(tutti_barrier(NULL, NULL, NULL), TUTTI_INVALID_ARGUMENT, "the group is null");
   FAILS(tutti_work_wait(NULL), TUTTI_INVALID_ARGUMENT, "the work is null");
-  FAILS(tutti_rank(w->group, NULL), TUTTI_INVALID_ARGUMENT, "an out-parameter is null");
+  FAILS(tutti_group_rank(w->group, NULL), TUTTI_INVALID_ARGUMENT, "an out-parameter is null");
   OK(tutti_group_free(NULL));
   OK(tutti_work_free(NULL));
   FAILS(tutti_group_create(

@@ -254,8 +254,8 @@ static void run_rank(world* w, int own_store) {
     w->store = make_own_store();
   } else {
     OK(tutti_init(&options, &w->group));
-    OK(tutti_rank(w->group, &w->rank));
-    OK(tutti_size(w->group, &w->size));
+    OK(tutti_group_rank(w->group, &w->rank));
+    OK(tutti_group_size(w->group, &w->size));
   }
   run(w);
   EXPECT(c.allocated > 0 && c.logged > 0);

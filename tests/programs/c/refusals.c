@@ -67,7 +67,7 @@ static void test_null_results(const tutti_array* a) {
   NULLS(result, tutti_gather_all_tensors(NULL, a, 1, NULL, &result));
   NULLS(result, tutti_all_gather_bytes(NULL, "", 0, NULL, &result));
   NULLS(result, tutti_broadcast_bytes(NULL, "", 0, 0, NULL, &result));
-  NULLS(result, tutti_trace(NULL, &result));
+  NULLS(result, tutti_group_trace(NULL, &result));
   NULLS(result, tutti_allocate(NULL, a, 0, &result));
   NULLS(result, tutti_store_get(NULL, "k", 0, &result));
   NULLS(result, tutti_store_compare_set(NULL, "k", "", 0, "", 0, &result));
@@ -95,11 +95,11 @@ static void test_null_objects(const tutti_array* a) {
   NULLS(group, tutti_init(&options, &group));
   NULLS(group, tutti_group_create(&options, &group));
   NULLS(both[0], tutti_group_create_all(&options, 1, both));
-  NULLS(group, tutti_reconfigure(&options, "none", members, 1, &group));
+  NULLS(group, tutti_group_reconfigure(&options, "none", members, 1, &group));
   NULLS(group, tutti_group_share(NULL, &group));
-  NULLS(group, tutti_split(NULL, 0, 0, NULL, &group));
-  NULLS(group, tutti_subset(NULL, &zero, 1, NULL, &group));
-  NULLS(group, tutti_shrink(NULL, &zero, 1, 0, &group));
+  NULLS(group, tutti_group_split(NULL, 0, 0, NULL, &group));
+  NULLS(group, tutti_group_subset(NULL, &zero, 1, NULL, &group));
+  NULLS(group, tutti_group_shrink(NULL, &zero, 1, 0, &group));
   NULLS(store, tutti_store_create(NULL, &store));
   NULLS(store, tutti_store_open("none://x", 0, &store));
   NULLS(store, tutti_store_prefix(NULL, "x", &store));
@@ -127,9 +127,9 @@ static void test_null_lists(tutti_group* alone, tutti_store* store, const tutti_
   TUTTI_INIT(options);
   REFUSED(tutti_coalesce_begin(NULL, 1, &calls), "the list of groups is null");
   REFUSED(tutti_work_all(NULL, 1, &work), "the list of works is null");
-  REFUSED(tutti_subset(alone, NULL, 1, NULL, &group), "the list of ranks is null");
-  REFUSED(tutti_shrink(alone, NULL, 1, 0, &group), "the list of lost ranks is null");
-  REFUSED(tutti_reconfigure(&options, "a", NULL, 1, &group), "the list of members is null");
+  REFUSED(tutti_group_subset(alone, NULL, 1, NULL, &group), "the list of ranks is null");
+  REFUSED(tutti_group_shrink(alone, NULL, 1, 0, &group), "the list of lost ranks is null");
+  REFUSED(tutti_group_reconfigure(&options, "a", NULL, 1, &group), "the list of members is null");
   REFUSED(tutti_group_create_all(NULL, 1, &group), "the list of options is null");
   REFUSED(tutti_quantiles(alone, a, NULL, 1, NULL, &value), "the list of quantiles is null");
   REFUSED(tutti_binary_metrics(alone, a, &targets, NULL, NULL, 1, NULL, 0, NULL, &result),
@@ -179,14 +179,14 @@ static void test_options(tutti_group* alone) {
   REFUSED(tutti_group_create(&options, &group), "rank is 3, but ranks is 0");
   REFUSED(tutti_init(&options, &group), "rank is 3, but ranks is 0");
   for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); ++i) {
-    OK(tutti_supports(alone, unknown[i], TUTTI_F32, TUTTI_SUM, &yes));
+    OK(tutti_group_supports(alone, unknown[i], TUTTI_F32, TUTTI_SUM, &yes));
     EXPECT(yes == 0);
   }
-  OK(tutti_supports(alone, TUTTI_OP_BROADCAST, 99, TUTTI_SUM, &yes));
+  OK(tutti_group_supports(alone, TUTTI_OP_BROADCAST, 99, TUTTI_SUM, &yes));
   EXPECT(yes == 0);
-  OK(tutti_supports(alone, TUTTI_OP_ALL_REDUCE, TUTTI_F32, 99, &yes));
+  OK(tutti_group_supports(alone, TUTTI_OP_ALL_REDUCE, TUTTI_F32, 99, &yes));
   EXPECT(yes == 0);
-  OK(tutti_supports(alone, TUTTI_OP_RECV, TUTTI_F32, TUTTI_SUM, &yes));
+  OK(tutti_group_supports(alone, TUTTI_OP_RECV, TUTTI_F32, TUTTI_SUM, &yes));
   EXPECT(yes == 1);
 
   REFUSED(tutti_loss_create("smooth_ap", "gather=7", &loss), "'7' is neither true nor false");

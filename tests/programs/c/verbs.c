@@ -168,7 +168,7 @@ static void test_messages(const world* w) {
   OK(tutti_recv(w->group, &b, last, 4, &source, NULL, NULL));
   EXPECT(source == last && y[0] == (float)last);
   finish(sent);
-  OK(tutti_supports(w->group, TUTTI_OP_RECV_ANY, TUTTI_F32, TUTTI_SUM, &any));
+  OK(tutti_group_supports(w->group, TUTTI_OP_RECV_ANY, TUTTI_F32, TUTTI_SUM, &any));
   if (!any) return;
   source = -1;
   OK(tutti_recv(w->group, &b, TUTTI_ANY_PEER, 5, &source, NULL, &received));

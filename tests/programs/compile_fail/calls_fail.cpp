@@ -57,13 +57,13 @@ void calls(tutti::ProcessGroup& group, tutti::Tensor tensor, std::vector<float> 
   group.send_async(std::span(values), 0).wait();
 #endif
 
-#ifdef CONST_VECTOR_AS_OUTPUT  // error: no matching|cannot convert|no viable
+#ifdef CONST_VECTOR_AS_OUTPUT  // error: NeedsWritableElements|deleted
   group.all_reduce(constant);
 #else
   group.all_reduce(constant, values);
 #endif
 
-#ifdef CONST_SPAN_AS_OUTPUT  // error: no matching|cannot convert|no viable
+#ifdef CONST_SPAN_AS_OUTPUT  // error: NeedsWritableElements|deleted
   group.recv(std::span<const float>(values), 0);
 #else
   group.recv(std::span<float>(values), 0);

@@ -43,6 +43,13 @@ def installed(*names, says=""):
     raise unittest.SkipTest(f"{names[0]} is not installed")
 
 
+def setUpModule():
+    # Open MPI keeps the folder of its session there, for which two tests at once would race.
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    unittest.addModuleCleanup(folder.cleanup)
+    ENVIRONMENT["TMPDIR"] = folder.name
+
+
 def start(arguments, **variables):
     return subprocess.Popen(arguments, env={**ENVIRONMENT, **variables}, text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE)

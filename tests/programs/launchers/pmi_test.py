@@ -20,6 +20,10 @@ TIMEOUT = 60
 
 
 def setUpModule():
+    # Open MPI keeps the folder of its session there, for which two tests at once would race.
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    unittest.addModuleCleanup(folder.cleanup)
+    ENVIRONMENT["TMPDIR"] = folder.name
     script = [TUTTI, "run", "-n", "1", "sh", "-c", 'echo "token=$TUTTI_TOKEN_FILE"']
     if "token=/" not in subprocess.run(script, env=ENVIRONMENT, text=True, capture_output=True, timeout=TIMEOUT).stdout:
         raise unittest.SkipTest("built without OpenSSL")

@@ -211,6 +211,18 @@ class Output(Run):
             numbers = [line[4:] for line in done.stdout.splitlines() if line.startswith(f"[{rank}]")]
             self.assertEqual(numbers, [str(i) for i in range(1, 200001)])
 
+    def test_lines_of_a_rank_that_a_signal_ends_are_there(self):
+        # Nothing is flushed. Rank 1 kills itself, the launcher ends rank 0.
+        script = ("import os, pathlib, signal, sys, time\n"
+                  "print('before', sys.stdout.isatty(), os.environ['TERM'])\n"
+                  "there = pathlib.Path(sys.argv[1])\n"
+                  "if os.environ['RANK'] == '0': there.touch(); time.sleep(60)\n"
+                  "while not there.exists(): time.sleep(0.01)\n"
+                  "os.kill(os.getpid(), signal.SIGKILL)\n")
+        done = run(2, sys.executable, "-c", script, f"{self.folder.name}/there", text=True)
+        self.assertEqual((done.returncode, sorted(done.stdout.splitlines())),
+                         (137, ["[0] before True dumb", "[1] before True dumb"]), done.stderr)
+
     def test_what_is_piped_in_is_for_rank_0(self):
         done = run(3, "cat", input=b"one\ntwo\n")
         self.assertEqual((done.returncode, done.stdout), (0, b"[0] one\n[0] two\n"))
@@ -326,6 +338,14 @@ class Failures(Run):
                   "sys.exit(f'process {left} was left' if left else 0)")
         done = subprocess.run([sys.executable, "-c", script, TUTTI], env=ENVIRONMENT, text=True, capture_output=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_library_that_is_not_found_has_a_hint(self):
+        for name, hinted in (("libtutti.so.0.1", True), ("libother.so.1", False)):
+            done = shell(1, f"echo './a: error while loading shared libraries: {name}: cannot open' >&2; exit 127")
+            hint = re.search(r"^hint: run ldconfig.*LD_LIBRARY_PATH=(.*)$", done.stderr, re.M)
+            self.assertEqual((done.returncode, bool(hint)), (127, hinted), done.stderr)
+            if hinted:
+                self.assertTrue(list(pathlib.Path(hint[1]).glob("libtutti*")), hint[1])
 
     def test_a_program_that_cannot_run_is_named(self):
         plain = pathlib.Path(self.folder.name, "plain")

@@ -75,6 +75,20 @@ TEST_F(Init, WithoutALauncherThereIsNoGroup) {
   expect_error(Errc::not_initialized, {}, [] { (void)init({.environment = told(std::nullopt)}); });
 }
 
+TEST_F(Init, WithoutALauncherAProgramMayBeAlone) {
+  auto alone = init({.environment = told(std::nullopt), .alone_without_launcher = true});
+  EXPECT_EQ(alone.rank(), 0);
+  EXPECT_EQ(alone.size(), 1);
+  EXPECT_EQ(alone.all_reduce(7), 7);
+  const TemporaryDirectory directory;
+  on_threads(2, [&](int rank) {
+    const ClusterInfo launched{.rank = rank, .size = 2, .store = "file://" + directory.path()};
+    auto group =
+        init({.group = on_local(), .environment = told(launched), .alone_without_launcher = true});
+    EXPECT_EQ(group.all_reduce(1), 2);
+  });
+}
+
 TEST_F(Init, TakesThePlaceThatTheEnvironmentTells) {
   const TemporaryDirectory directory;
   on_threads(3, [&](int rank) {

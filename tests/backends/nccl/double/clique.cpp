@@ -45,6 +45,10 @@ Bytes concat(const std::vector<Bytes>& parts) {
   return all;
 }
 
+Bytes input_of(const Machine& machine, const Operation& operation, std::size_t bytes) {
+  return operation.misread ? *operation.misread : read(machine, operation.in, bytes);
+}
+
 /// Runs when all ranks have arrived. Reads everything before it writes.
 void execute(const Machine& machine, const std::vector<std::shared_ptr<Operation>>& all) {
   const Operation& first = *all[0];
@@ -55,8 +59,8 @@ void execute(const Machine& machine, const std::vector<std::shared_ptr<Operation
   for (const auto& one : all) {
     const bool reads = first.function != Function::broadcast || one == all[root];
     inputs.push_back(
-        reads ? read(machine, one->in,
-                     first.function == Function::reduce_scatter ? bytes * all.size() : bytes)
+        reads ? input_of(machine, *one,
+                         first.function == Function::reduce_scatter ? bytes * all.size() : bytes)
               : Bytes{});
     how.push_back(one->how);
   }

@@ -36,6 +36,8 @@ struct Operation {
   cudaStream_t stream = nullptr;
   std::uint64_t index = 0;  ///< Among the collectives of its communicator.
   std::weak_ptr<Kernel> kernel{};
+  /// The bytes that it reads, where they are not those of `in` at its time.
+  std::optional<std::vector<std::byte>> misread{};
   bool replayed = false;  ///< By a graph.
   bool wrong = false;     ///< Does not match the other ranks, so it moves nothing.
   bool done = false;

@@ -79,8 +79,11 @@ void set_connects_each_function(bool each);
 /// of a buffer.
 void set_registers(bool windows, bool buffers);
 
-/// The version of NCCL: 22304. Before 2.24 its kernels read and write memory of a peer within the
-/// process, which memory of cudaMallocAsync does not permit, unless NCCL_P2P_DIRECT_DISABLE=1.
+/// The version of NCCL: 22304. From 2.28 until 2.30.7 collectives between windows read their input
+/// when the call is put on its stream, not when the work before it has ended. Before 2.31.2 they
+/// read at the offset in the window from the beginning of its allocation. Before 2.24 its kernels
+/// read and write memory of a peer within the process, which memory of cudaMallocAsync does not
+/// permit, unless NCCL_P2P_DIRECT_DISABLE=1.
 void set_version(int version);
 
 /// A thread of NCCL puts each group of calls on its streams, as for non-blocking communicators.

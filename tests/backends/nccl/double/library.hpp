@@ -82,6 +82,8 @@ class NcclCall {
 std::optional<ncclResult_t> planned(const NcclCall& call, int device);
 const Faults& faults_of(const NcclCall& call, const Comm& comm);
 bool all_there(const Clique& clique);
+/// Notes what a symmetric kernel of this version reads in place of its input.
+void misread_windows(Machine& here, Operation& operation);
 /// The handle of newly registered memory.
 void* remember(Comm& comm, const RegisteredMemory& memory);
 

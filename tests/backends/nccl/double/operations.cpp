@@ -90,6 +90,7 @@ void put(Machine& here, const std::string& who, Comm& comm,
   std::vector<std::pair<Stream*, Touch>> touches;
   for (const auto& operation : operations) {
     enlist(here, who, operation);
+    misread_windows(here, *operation);
     operation->kernel = kernel;
     Stream* stream = here.stream(operation->stream, comm.device, who);
     for (const Touch& touch : touches_of(*operation)) touches.emplace_back(stream, touch);

@@ -1,5 +1,6 @@
 // Memory of NCCL in the double, and memory registered with communicators.
 
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -10,19 +11,24 @@ namespace tutti::test::nccl_double {
 
 namespace {
 
+constexpr std::size_t window_page = 4096;
+
+/// The first page at or after an address: a window has to begin at a page.
+std::byte* first_page(std::uintptr_t address) {
+  return reinterpret_cast<std::byte*>((address + window_page - 1) / window_page *
+                                      window_page);  // NOLINT
+}
+
 ncclResult_t mem_alloc(void** data, std::size_t bytes) {
   const NcclCall call("ncclMemAlloc");
   const int device = call.thread.device;
   *data = nullptr;
   if (const auto result = planned(call, device)) return call.fail(*result, "planned");
   if (bytes == 0) return call.wrong(ncclInvalidArgument, "0 bytes");
-  // Whole pages, however much is asked for: a window has to begin at one.
-  constexpr std::size_t page = 4096;
-  void* block = call.here.memory.allocate(device, bytes + page);
+  void* block = call.here.memory.allocate(device, bytes + window_page);
   if (block == nullptr) return call.fail(ncclUnhandledCudaError, "out of memory");
   call.here.memory.find(block)->of_nccl = true;
-  const auto address = reinterpret_cast<std::uintptr_t>(block);
-  *data = static_cast<std::byte*>(block) + (page - address % page) % page;
+  *data = first_page(reinterpret_cast<std::uintptr_t>(block));
   return ncclSuccess;
 }
 
@@ -96,7 +102,7 @@ ncclResult_t comm_window_register(ncclComm_t handle, void* data, std::size_t byt
   }
   if (!call.here.memory.find(data)->of_nccl)
     return call.wrong(ncclUnhandledCudaError, "a window of memory that is not ncclMemAlloc's");
-  if (reinterpret_cast<std::uintptr_t>(data) % 4096 != 0)
+  if (reinterpret_cast<std::uintptr_t>(data) % window_page != 0)
     return call.wrong(ncclInvalidArgument, "a window that does not begin at a page");
   const WindowCall mine{{static_cast<const std::byte*>(data), bytes, true}, flags, window};
   comm->clique->windows[comm->windows++][comm->rank] = mine;
@@ -157,6 +163,38 @@ void check_not_registered(Machine& machine, const Block& block, const std::strin
             fmt::format("{} of memory that is registered with {}", who, text_of(*comm)));
     }
   }
+}
+
+void misread_windows(Machine& here, Operation& operation) {
+  operation.misread.reset();
+  const auto function = operation.function;
+  if (function != Function::all_reduce && function != Function::all_gather &&
+      function != Function::reduce_scatter)
+    return;
+  const auto window_of = [&](const Touch& touch) -> const RegisteredMemory* {
+    for (const auto& [handle, memory] : operation.comm->registered) {
+      const auto* begin = static_cast<const std::byte*>(touch.data);
+      if (memory.window && begin >= memory.data &&
+          begin + touch.bytes <= memory.data + memory.bytes)
+        return &memory;
+    }
+    return nullptr;
+  };
+  const auto touches = touches_of(operation);
+  if (std::ranges::any_of(touches, [&](const Touch& one) { return window_of(one) == nullptr; }))
+    return;
+  const Touch& read = touches.front();
+  const auto* from = static_cast<const std::byte*>(read.data);
+  bool wrong = here.version >= NCCL_VERSION(2, 28, 0) && here.version < NCCL_VERSION(2, 30, 7);
+  if (here.version < NCCL_VERSION(2, 31, 2)) {
+    const auto* window = window_of(read)->data;
+    const auto offset = window - first_page(here.memory.find(window)->base);
+    from -= offset;
+    wrong = wrong || offset != 0;
+  }
+  if (!wrong) return;
+  const std::byte* bytes = here.memory.bytes(from);
+  operation.misread.emplace(bytes, bytes + read.bytes);
 }
 
 void fill_registration(backend::nccl::NcclApi& table) {
