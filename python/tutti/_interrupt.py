@@ -4,13 +4,12 @@ import os
 import signal
 import sys
 import threading
-import time
 
 import torch.distributed as dist
 
 PATIENCE = 1.0  # In seconds, for a main thread that does not wait in a call.
 
-_started = None  # The process in which the thread runs.
+_running = None  # The thread, the event that ends it, and its descriptors.
 
 
 def _place():
@@ -24,25 +23,24 @@ def backends_of(group):
     return [backend for backend in found if backend.name() == "tutti"]
 
 
-def _watch(read_end):
-    while True:
+def _watch(read_end, ended):
+    while not ended.is_set():
         # A handler of the program may let the call go on. Python's own raises KeyboardInterrupt.
         if (signal.SIGINT not in os.read(read_end, 4096)
                 or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
             continue
         before = _place()
-        time.sleep(PATIENCE)
-        if before is None or _place() != before:
+        if ended.wait(PATIENCE) or before is None or _place() != before:
             continue
         for group in list(dist.distributed_c10d._world.pg_map):
             for backend in backends_of(group):
                 backend.abort()
 
 
-def watch():
-    """Starts the thread, once in a process. Leaves a program alone that ignores SIGINT or has a wakeup descriptor."""
-    global _started
-    if _started == os.getpid() or threading.current_thread() is not threading.main_thread():
+def start():
+    """Starts the thread, unless it runs. Leaves a program alone that ignores SIGINT or has a wakeup descriptor."""
+    global _running
+    if _running is not None or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL, None):
         return
@@ -54,9 +52,35 @@ def watch():
         os.close(read_end)
         os.close(write_end)
         return
-    _started = os.getpid()
-    threading.Thread(target=_watch, args=(read_end,), name="tutti-interrupt", daemon=True).start()
+    ended = threading.Event()
+    thread = threading.Thread(target=_watch, args=(read_end, ended), name="tutti-interrupt", daemon=True)
+    _running = thread, ended, read_end, write_end
+    thread.start()
 
 
-# A forked child has the descriptor, but not the thread.
-os.register_at_fork(after_in_child=lambda: _started is not None and signal.set_wakeup_fd(-1))
+def stop():
+    """Ends the thread. The extension calls it after the last backend of the process was shut down. Only the main thread
+    may take the descriptor back; on another one nothing changes."""
+    if _running is None or threading.current_thread() is not threading.main_thread():
+        return
+    thread, ended, _, write_end = _running
+    ended.set()
+    os.write(write_end, b"\0")
+    thread.join()
+    _release()
+
+
+def _release():
+    global _running
+    if _running is None:
+        return
+    _, _, read_end, write_end = _running
+    _running = None
+    previous = signal.set_wakeup_fd(-1)
+    if previous != write_end:
+        signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
+    os.close(read_end)
+    os.close(write_end)
+
+
+os.register_at_fork(after_in_child=_release)  # A forked child has the descriptors, but not the thread.

@@ -1,5 +1,6 @@
 """What the modules of tutti.losses share: gradients of terms, gathering, weights of rows, and the queue."""
 import copy
+import ctypes
 import inspect
 import os
 import sys
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tutti.distributed import gather_parts
+from tutti.distributed import GRAD_SCALES, exchange, gather_parts
 
 
 class Terms(torch.autograd.Function):
@@ -51,12 +52,14 @@ def warn(text):
 class Loss(nn.Module):
     """Gathering, weights of rows, and warnings that are given once."""
 
-    def __init__(self, gather_distributed, grad_scale="sum", group=None):
+    def __init__(self, gather_distributed, grad_scale="sum", group=None, **unknown):
         super().__init__()
-        if grad_scale not in ("mean", "sum"):
-            raise ValueError(f"grad_scale must be 'mean' or 'sum', got {grad_scale!r}")
+        for name in unknown:
+            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument {name!r}")
+        if grad_scale not in GRAD_SCALES:
+            raise ValueError(f"grad_scale must be one of {GRAD_SCALES}, got {grad_scale!r}")
         self.gather_distributed, self.grad_scale, self.group = gather_distributed, grad_scale, group
-        self._warned = set()
+        self._warned, self._same_rows = set(), False
 
     def __deepcopy__(self, memo):
         memo[id(self.group)] = self.group  # Groups cannot be copied; the copy has the same one.
@@ -112,6 +115,17 @@ class Loss(nn.Module):
     def _hash_of_queue(self):
         return 0
 
+    @staticmethod
+    def _hash_of_rows(tensors):  # Of their beginnings: a wrong one costs a warning.
+        return zlib.crc32(b"".join(ctypes.string_at(t.data_ptr(), t.nbytes) for t in (
+            t.detach().reshape(-1)[:4096].cpu().contiguous() for t in tensors)))
+
+    def _warn_about_same_rows(self):
+        """At the end of a call: a filter may turn a warning of one rank into an error."""
+        if self._same_rows:
+            self._warn_once("same", "all ranks pass the same rows. If they were gathered before, pass "
+                            "gather_distributed=False.")
+
     @torch.compiler.disable  # Its errors depend on what other ranks pass.
     def _agreed(self, refused, tensors, weight, seed=0, counted=0):
         """The number of rows of `tensors`, each [N, ...], of every rank, the seed of rank 0, and the sum of `counted`
@@ -121,11 +135,8 @@ class Loss(nn.Module):
         if not refused:
             options += "; rows " + ", ".join(f"{list(t.shape[1:])} {t.dtype}" for t in tensors)
         mine = [-1 if refused else tensors[0].size(0), weight is not None, seed, zlib.crc32(options.encode()),
-                self._hash_of_queue(), int(counted)]
-        mine = torch.tensor(mine, dtype=torch.int64, device=tensors[0].device)
-        every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.group))]
-        dist.all_gather(every, mine, group=self.group)
-        every = torch.stack(every).tolist()
+                self._hash_of_queue(), int(counted), 0 if refused else self._hash_of_rows(tensors)]
+        every = exchange(mine, tensors[0].device, self.group)
         if refused:
             raise refused
         refusing = [rank for rank, (rows, *_) in enumerate(every) if rows < 0]
@@ -139,6 +150,7 @@ class Loss(nn.Module):
         given = [rank for rank, (_, weighted, *_) in enumerate(every) if weighted]
         if given and len(given) < len(every):
             raise ValueError(f"tutti: ranks {given} of {len(every)} pass sample_weight; all ranks do, or none")
+        self._same_rows = every[0][0] > 0 and all((each[0], each[6]) == (every[0][0], every[0][6]) for each in every)
         return [rows for rows, *_ in every], every[0][2], sum(each[5] for each in every)
 
     def _gathered(self, tensors, lengths):

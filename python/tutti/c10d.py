@@ -7,13 +7,21 @@ import torch.distributed as dist
 from tutti import _c10d, _interrupt
 
 
-def _create(options, backend_options=None):
-    """What c10d calls to make a group. TUTTI_BACKEND names the transport, TUTTI_DEVICE_BACKEND that of tensors on cuda;
-    by default every group chooses."""
-    _interrupt.watch()
-    return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout.total_seconds(),
-                        options.group_id, os.environ.get("TUTTI_BACKEND", "auto"),
-                        os.environ.get("TUTTI_DEVICE_BACKEND", "auto"))
+def create(store, rank, size, timeout=dist.default_pg_timeout, name="tutti", backend=None, device_backend=None):
+    """A backend of c10d that torch.distributed does not know, for frameworks that make groups of their own, such as
+    torchft. Collective: every rank of `size` calls it with one store of c10d. timeout: a timedelta, the limit of each
+    call; name: that of the group in errors. backend, device_backend: the transport, and that of tensors on cuda; by
+    default TUTTI_BACKEND and TUTTI_DEVICE_BACKEND, or else every group chooses. Its methods are those of torch's
+    ProcessGroupGloo."""
+    made = _c10d.create(store, rank, size, timeout.total_seconds(), name,
+                        backend or os.environ.get("TUTTI_BACKEND", "auto"),
+                        device_backend or os.environ.get("TUTTI_DEVICE_BACKEND", "auto"))
+    _interrupt.start()
+    return made
+
+
+def _create(options, _=None):
+    return create(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
 
 
 def register():
@@ -32,4 +40,4 @@ def describe(group=None):
 
 register()
 # Callbacks of futures are Python's; none may run after the interpreter has ended.
-atexit.register(_c10d.drain_futures)
+atexit.register(_c10d.leave)

@@ -3,8 +3,9 @@
 N rows of this rank, C classes. While a group of torch.distributed has several ranks, a loss is over the rows of all of
 them: each rank passes its own rows (their number may differ, and be 0) and gets the same loss. Its gradient is that of
 its own rows times the number of ranks, because DDP averages: so W ranks train as one process does. With
-grad_scale="mean" it is not multiplied, as in the package: add it over the ranks. A call is then collective, and one
-that is refused on a rank raises on every rank. docs/pytorch.md has what differs from the package."""
+grad_scale="mean" or "local_slice" it is not multiplied, as in the package: add it over the ranks. A call is then
+collective, and one that is refused on a rank raises on every rank. docs/pytorch.md has what differs from the package.
+"""
 import importlib
 import pkgutil
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from tutti import _c10d  # noqa: F401  Loads the operators.
 from tutti._loss import Loss, Queue, Rows, Terms, on_host, warn
 from tutti._warmup import LossWarmupWrapper
+from tutti.distributed import all_gather_no_grad, all_gather_with_grad
 
 __all__ = ["SmoothAPLoss", "RecallAtQuantileLoss", "PAUCAtBudgetLoss", "SigmoidFocalLoss", "SoftmaxFocalLoss",
            "LossWarmupWrapper", "install"]
@@ -51,8 +53,8 @@ class RankingLoss(Loss):
 
     def __init__(self, num_classes, queue_size=1024, temperature=0.01, reduction="mean", ignore_index=-100,
                  update_queue_in_eval=False, gather_distributed=None, max_pool_size=None, *, reference_compat=True,
-                 grad_scale="sum", group=None):
-        super().__init__(gather_distributed, grad_scale, group)
+                 grad_scale="sum", group=None, **unknown):
+        super().__init__(gather_distributed, grad_scale, group, **unknown)
         for name, value, least in (("num_classes", num_classes, 1), ("queue_size", queue_size, 0),
                                    ("max_pool_size", max_pool_size, 1)):
             if value is not None and value < least:
@@ -123,7 +125,8 @@ class RankingLoss(Loss):
         start, group, counted = 0, "", 0
         if self._should_gather():
             counted = 0 if refused else (rows.targets != self.ignore_index).sum()
-            lengths, seed, counted = self._agreed(refused, (logits,), sample_weight, seed, counted)
+            passed = (logits,) if refused else rows[:2]
+            lengths, seed, counted = self._agreed(refused, passed, sample_weight, seed, counted)
             if self.queue_size == 0 and self.max_pool_size is None and dist.get_backend(self.group) == "tutti":
                 group = (self.group or dist.group.WORLD).group_name  # The loss itself gathers, and shares the work.
             else:
@@ -146,6 +149,7 @@ class RankingLoss(Loss):
         valid = status == 0
         if not torch.compiler.is_compiling():  # At the end: a filter may turn a warning of one rank into an error.
             self._warn_about(pool.targets, status)
+            self._warn_about_same_rows()
         if self.reduction == "none":
             empty = torch.tensor(counted == 0) if group else (pool.targets == self.ignore_index).all()
             out = torch.where(empty, per_class.nan_to_num(), per_class)
@@ -273,6 +277,8 @@ class _FocalLoss(Loss):
         if gathers:
             lengths, *_ = self._agreed(refused, (inputs, targets), sample_weight)
             rows, start = self._gathered((inputs.detach(), targets.detach(), weight), lengths)
+            if not torch.compiler.is_compiling():
+                self._warn_about_same_rows()
             return (*rows, start)
         if refused:
             raise refused
@@ -357,12 +363,13 @@ class SoftmaxFocalLoss(_FocalLoss):
 
 
 def install():
-    """Puts these modules in the place of the classes of imbalanced_losses. Call it before `from imbalanced_losses
-    import ...`. Raises ImportError if the package is not installed."""
+    """Puts these modules in the place of the classes of imbalanced_losses, and the gathers of tutti.distributed in the
+    place of its two. Call it before `from imbalanced_losses import ...`. Raises ImportError if the package is not
+    installed."""
     package = importlib.import_module("imbalanced_losses")
     modules = [package] + [importlib.import_module(f"{package.__name__}.{info.name}")
                            for info in pkgutil.iter_modules(package.__path__)]
-    for ours in map(globals().get, __all__[:-1]):
+    for ours in [*map(globals().get, __all__[:-1]), all_gather_with_grad, all_gather_no_grad]:
         theirs = getattr(package, ours.__name__)
         for module in modules:
             if getattr(module, ours.__name__, None) is theirs:

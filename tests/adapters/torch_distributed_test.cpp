@@ -1,11 +1,16 @@
 #include <tutti/adapters/torch.hpp>
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
@@ -26,7 +31,7 @@ using test::World;
 class TorchNames : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, TorchNames, testing::ValuesIn(test::worlds()), test::CaseName());
 
-TEST_P(TorchNames, AGatherWithGradHasTheRanksOwnSliceAsGradient) {
+TEST_P(TorchNames, AGatherWithGradHasTheGradientOfItsScale) {
   test::on_ranks(GetParam(), [](ProcessGroup& group) {
     const int rank = group.rank();
     const std::int64_t total = group.size() * (group.size() + 1) / 2;
@@ -39,9 +44,74 @@ TEST_P(TorchNames, AGatherWithGradHasTheRanksOwnSliceAsGradient) {
     EXPECT_TRUE(libtorch::all_gather_no_grad(ids, &group).equal(at::arange(total)));
     EXPECT_EQ(all.is_same(x), group.size() == 1);
     EXPECT_EQ(libtorch::all_gather_no_grad(ids, &group).is_same(ids), group.size() == 1);
-    const at::Tensor weights = pattern({total, 2}, rank + 1);
-    (all * weights).sum().backward();
-    EXPECT_TRUE(x.grad().equal(weights.narrow(0, begin, rank + 1))) << x.grad();
+    const auto weights = [&](int r) {
+      return pattern({total, 2}, r + 1).narrow(0, begin, rank + 1);
+    };
+    at::Tensor sum = weights(0);
+    for (int r = 1; r < group.size(); ++r) sum = sum + weights(r);
+    (all * pattern({total, 2}, rank + 1)).sum().backward();
+    EXPECT_TRUE(x.grad().equal(sum)) << x.grad();
+    const at::Tensor own = leaf(x);
+    (libtorch::all_gather_with_grad(own, &group, GradScale::local_slice) *
+     pattern({total, 2}, rank + 1))
+        .sum()
+        .backward();
+    EXPECT_TRUE(own.grad().equal(weights(rank))) << own.grad();
+  });
+}
+
+// tests/torch/names_test.py compares these lines with the Python forms.
+TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
+  if (std::getenv("TUTTI_NAMES") == nullptr || GetParam().size > 3)
+    GTEST_SKIP() << "names_test.py runs it on 1 to 3 ranks";
+  test::on_ranks(GetParam(), [](ProcessGroup& group) {
+    const int rank = group.rank();
+    std::string lines;
+    const auto add = [&](const char* name, const at::Tensor& values) {
+      lines += fmt::format("names {} {} {}", group.size(), rank, name);
+      const at::Tensor flat = values.detach().reshape({-1}).to(at::kDouble);
+      for (std::int64_t i = 0; i < flat.numel(); ++i)
+        lines += fmt::format(" {}", flat[i].item<double>());
+      lines += '\n';
+    };
+    const auto add_number = [&](const char* name, double value) {
+      add(name, at::full({}, value, at::kDouble));
+    };
+    const auto rows = std::vector<std::int64_t>{2, 0, 3}.at(static_cast<std::size_t>(rank));
+    const at::Tensor x = (at::arange(rows * 2, at::kDouble) + 10 * rank + 1).view({rows, 2}) / 4;
+    for (const auto& [name, scale] : {std::pair("sum", GradScale::sum),
+                                      {"mean", GradScale::mean},
+                                      {"local_slice", GradScale::local_slice}}) {
+      const at::Tensor local = leaf(x);
+      const at::Tensor all = libtorch::all_gather_with_grad(local, &group, scale);
+      (all * all * at::arange(all.size(0), at::kDouble).unsqueeze(1) * (rank + 1)).sum().backward();
+      add("all_gather_with_grad", all);
+      add(name, local.grad());
+    }
+    add("all_gather_no_grad",
+        libtorch::all_gather_no_grad(at::full({rows}, rank, at::kLong), &group));
+    const auto each =
+        libtorch::gather_all_tensors(at::full({rank + 1, 3 - rank}, rank, at::kDouble), &group);
+    for (const at::Tensor& one : each) add("gather_all_tensors", one);
+    for (const char* op : {"sum", "Mean", "avg", "max", "MIN", "prod", "product"}) {
+      const at::Tensor floats = at::arange(2, at::kDouble) - rank;
+      sync_ddp(libtorch::view(floats), &group, op);
+      add(op, floats);
+      at::Tensor integers = at::arange(2, at::kLong) * 3 - 4 * rank;
+      sync_ddp(libtorch::view(integers), &group, op);
+      add(op, integers);
+    }
+    add_number("sync_ddp", sync_ddp(0.1 * (rank + 1), &group));
+    add_number("global_mean", global_mean(group, 0.1 * rank, static_cast<double>(rows)));
+    const std::vector<NamedLoss> losses{{"b", 0.1 * rank, 1.0 + rank}, {"a", 0, 0}};
+    for (const double mean : reduce_losses(group, losses)) add_number("reduce_losses", mean);
+    LossAccumulator steps;
+    steps.expect("late");
+    for (int i = 0; i <= rank; ++i) steps.add("early", 0.1 * i, i + rank);
+    if (rank == 0) steps.add("late", 0.7, 3);
+    for (const auto& [name, mean] : steps.reduce(group)) add_number(name.c_str(), mean);
+    for (const auto& [name, mean] : steps.reduce(group)) add_number(name.c_str(), mean);
+    std::fputs(lines.c_str(), stdout);
   });
 }
 
@@ -91,7 +161,7 @@ TEST(TorchNamesArguments, WithoutAGroupOneReturnsItsInputAndTheOthersSayWhatToDo
     EXPECT_TRUE(libtorch::all_gather_ddp_if_available(x, nullptr, sync_grads).is_same(x));
   const auto expect_refused = [&](const char* name, const auto& call) {
     expect_error(Errc::not_initialized, {name, "the group is null", "init()"},
-                 [&] { call(x, nullptr, CallOptions()); });
+                 [&] { call(x, nullptr, {}); });
   };
   expect_refused("all_gather_with_grad", libtorch::all_gather_with_grad);
   expect_refused("all_gather_no_grad", libtorch::all_gather_no_grad);

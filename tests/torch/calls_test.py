@@ -285,39 +285,6 @@ class Calls(unittest.TestCase):
         self.on_ranks(body)
 
 
-class Helpers(unittest.TestCase):
-    """tutti.distributed"""
-
-    def test_a_gather_and_its_gradient(self):
-        def body(rank, size):
-            rows = [values(r, 2 * (r + 1), torch.float64).view(-1, 2) for r in range(size)]
-            local = rows[rank].clone().requires_grad_()
-            whole = tutti.distributed.all_gather_with_grad(local)
-            equal(whole.detach(), torch.cat(rows))
-            (whole.square().sum() * (rank + 1)).backward()
-            equal(local.grad, 2 * rows[rank] * (size * (size + 1) // 2))
-            equal(tutti.distributed.all_gather_no_grad(local), torch.cat(rows))
-            assert not tutti.distributed.all_gather_no_grad(local).requires_grad
-        for size in (1, 2, 3):
-            run_ranks(size, body)
-        run_ranks(3, body, backend="gloo")  # Which wants equal lengths.
-
-    def test_reductions_and_lists(self):
-        def body(rank, size):
-            mean = sum(range(1, size + 1)) / size
-            value = torch.tensor([rank + 1])
-            equal(tutti.distributed.sync_ddp(value), torch.tensor([mean]))
-            equal(value, torch.tensor([rank + 1]))
-            equal(tutti.distributed.sync_ddp(float(rank), reduce_op="max"), torch.tensor(float(size - 1)))
-            with self.assertRaisesRegex(ValueError, "median"):
-                tutti.distributed.sync_ddp(value, reduce_op="median")
-            tensors = tutti.distributed.gather_all_tensors(torch.full((rank + 1, 3 - rank), float(rank)))
-            for r, tensor in enumerate(tensors):
-                equal(tensor, torch.full((r + 1, 3 - r), float(r)))
-        for size in (1, 2, 3):
-            run_ranks(size, body)
-
-
 class Errors(unittest.TestCase):
     def assert_raises(self, kind, pattern, call):
         with self.assertRaisesRegex(kind, pattern):

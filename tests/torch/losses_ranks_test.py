@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import tutti
 from tutti import losses
+from tutti.distributed import all_gather_no_grad, all_gather_with_grad
 from calls_test import run_ranks
 from losses_test import C, EXACT, RANKING, rows_of
 
@@ -90,14 +91,17 @@ class Ranks(unittest.TestCase):
             part = self.part(rank, size, 40)
             for make in [make for _, make in RANKING] + [losses.SoftmaxFocalLoss]:
                 options = {} if make is losses.SoftmaxFocalLoss else {"queue_size": 60}
-                alone, summed, averaged = model(), model(), model()
+                alone, summed, averaged, by_hand = model(), model(), model(), model()
                 train(alone, make(gather_distributed=False, **options), slice(None), False)
                 train(summed, make(grad_scale="mean", **options), part, True)
                 parallel = torch.nn.parallel.DistributedDataParallel(averaged)
                 train(parallel, make(**options), part, False)
-                for a, b, c in zip(*(m.parameters() for m in (alone, summed, averaged))):
-                    torch.testing.assert_close(b, a, **EXACT)
-                    torch.testing.assert_close(c, a, **EXACT)
+                own = make(gather_distributed=False, **options)
+                train(torch.nn.parallel.DistributedDataParallel(by_hand), lambda x, y, loss=own: loss(
+                    all_gather_with_grad(x), all_gather_no_grad(y)), part, False)
+                for expected, *others in zip(*(m.parameters() for m in (alone, summed, averaged, by_hand))):
+                    for other in others:
+                        torch.testing.assert_close(other, expected, **EXACT)
         self.on_ranks(body, backends=("tutti",))
 
     def test_compiled_losses_are_the_same(self):
@@ -142,6 +146,21 @@ class Ranks(unittest.TestCase):
                     assert "count as positive" in str(warning), warning
             loss(x, y.clamp(max=1))
         self.on_ranks(body, sizes=(2,))
+
+    def test_rows_that_were_gathered_before_are_a_warning(self):
+        def body(rank, size):
+            x, y, _, _ = rows_of(rank, 12)
+            gathered = all_gather_no_grad(x), all_gather_no_grad(y)
+            for make, warns in itertools.product((lambda: losses.SmoothAPLoss(C), losses.SoftmaxFocalLoss), (False, True)):
+                loss = make()
+                with warnings.catch_warnings(record=True) as heard:
+                    warnings.simplefilter("always")
+                    for _ in range(2):
+                        loss(*(gathered if warns else (x, y)))
+                        loss(x[:0], y[:0])
+                texts = [str(warning.message) for warning in heard if "all ranks pass the same rows" in str(warning.message)]
+                assert len(texts) == warns and all("gather_distributed=False" in text for text in texts), texts
+        self.on_ranks(body, sizes=(2, 3), backends=("tutti",))
 
     def test_copies_keep_the_group(self):
         def body(rank, size):

@@ -377,8 +377,8 @@ class Errors(unittest.TestCase):
         with self.assertWarnsRegex(UserWarning, "near-zero"):
             losses.PAUCAtBudgetLoss(1)(torch.zeros(10, 1), torch.arange(10) % 2)
 
-    def test_install_needs_the_package_and_replaces_its_classes(self):
-        names = losses.__all__[:-1]
+    def test_install_needs_the_package_and_replaces_its_classes_and_gathers(self):
+        names = losses.__all__[:-1] + ["all_gather_with_grad", "all_gather_no_grad"]
         with tempfile.TemporaryDirectory() as folder:
             package = os.path.join(folder, "imbalanced_losses")
             os.mkdir(package)

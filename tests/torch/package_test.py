@@ -22,27 +22,6 @@ except ModuleNotFoundError as missing:
 PACKAGE = {name: getattr(imbalanced_losses, name) for name in losses.__all__ if name != "install"}
 
 
-def adapt():
-    """Private functions of the package that its tests call, over the modules: then those tests check values, too."""
-    def evaluated(loss, scores, is_pos, weight):
-        value, _, valid = loss(scores[:, None], is_pos.long(), return_per_class=True, sample_weight=weight)
-        return (1 - value if valid else scores.new_zeros(())), bool(valid)
-
-    def smooth_ap(scores, is_pos, tau, sample_weight=None):
-        return evaluated(losses.SmoothAPLoss(1, queue_size=0, temperature=tau), scores, is_pos, sample_weight)
-
-    def recall(self, scores, is_pos, sample_weight=None):
-        loss = losses.RecallAtQuantileLoss(1, self.quantile, 0, self.temperature,
-                                           quantile_interpolation=self.quantile_interpolation)
-        return evaluated(loss, scores, is_pos, sample_weight)
-
-    losses.SmoothAPLoss._compute_smooth_ap = staticmethod(smooth_ap)
-    losses.RecallAtQuantileLoss._soft_recall_at_quantile = recall
-    for kind in (losses.SmoothAPLoss, losses.RecallAtQuantileLoss, losses.PAUCAtBudgetLoss):
-        kind._enqueue = lambda self, logits, targets: self._queue.enqueue(logits, targets)
-        kind._merge_with_queue = lambda self, logits, targets: self._queue.merge(logits, targets)[:2]
-
-
 class Results:
     """A plugin of pytest: the outcome of each test."""
 
@@ -189,7 +168,6 @@ def main():
     if options.tests is None:
         return wrong > 0
     import pytest  # pylint: disable=import-outside-toplevel
-    adapt()
     losses.install()
     results = Results()
     expect = options.expect and os.path.abspath(options.expect)

@@ -13,9 +13,9 @@
 #include <tutti/gather.hpp>
 #include <tutti/sync.hpp>
 
-// Gathers under the names, and with the gradients, of the Python packages imbalanced-losses,
-// PyTorch Lightning and torchmetrics. Collective. A null group is Error not_initialized, except
-// where a function says otherwise. docs/adapters.md.
+// Gathers under the names of the Python packages imbalanced-losses, PyTorch Lightning and
+// torchmetrics. Collective. A null group is Error not_initialized, except where a function says
+// otherwise. docs/coming-from.md compares all forms.
 
 namespace tutti::libtorch {
 
@@ -28,14 +28,14 @@ inline ProcessGroup& not_null(ProcessGroup* group, const char* function) {
 }
 }  // namespace detail
 
-/// [n_r, ...] -> [sum n_r, ...]. Each rank receives its own slice of its own gradient, which the
-/// backward does not send (GradScale::local_slice). In a group of one rank: `x` itself.
+/// [n_r, ...] -> [sum n_r, ...]. In a group of one rank: `x` itself. GradScale::local_slice is the
+/// gradient of imbalanced-losses.
 inline at::Tensor all_gather_with_grad(const at::Tensor& x, ProcessGroup* group,
+                                       GradScale grad_scale = GradScale::sum,
                                        const CallOptions& options = {}) {
   ProcessGroup& ranks = detail::not_null(group, "all_gather_with_grad");
   if (ranks.size() == 1) return x;
-  return detail::apply(autograd::all_gather_rows, ranks, x, GradScale::local_slice, RowLayout(),
-                       options);
+  return detail::apply(autograd::all_gather_rows, ranks, x, grad_scale, RowLayout(), options);
 }
 /// all_gather_with_grad() without a gradient, of any dtype.
 inline at::Tensor all_gather_no_grad(const at::Tensor& x, ProcessGroup* group,
