@@ -29,13 +29,14 @@ class Completer {
     return *completer;
   }
 
+  /// @throws if there is no such thread; then `complete` is not called.
   void run(std::function<void()> complete) {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(complete));
-    if (idle_ < queue_.size()) {
+    if (idle_ < queue_.size() + 1) {
       std::thread([this] { serve(); }).detach();
       ++idle_;
     }
+    queue_.push_back(std::move(complete));
     waiting_.notify_one();
   }
 
@@ -207,7 +208,16 @@ c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
   in_torch_errors([&] {
     call_->work.on_done([future, outputs = call_->outputs](const Error* failure) {
       auto error = failure == nullptr ? std::exception_ptr() : as_torch(*failure);
-      Completer::get().run([future, outputs, error] { complete(*future, outputs, error); });
+      try {
+        Completer::get().run([future, outputs, error] { complete(*future, outputs, error); });
+      } catch (const std::exception& no_thread) {
+        // Its callbacks run here, where they may not wait. value() of a future with an error
+        // throws.
+        if (error == nullptr)
+          error = as_torch({Errc::resource_exhausted,
+                            std::string("no thread completes the future: ") + no_thread.what()});
+        complete(*future, outputs, error);
+      }
     });
   });
   return future;

@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 #include <tutti/adapters/torch.hpp>
 #include <tutti/adapters/torch/ddp.hpp>
+#include <tutti/adapters/torch/losses.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/tutti.hpp>
 
@@ -47,12 +48,12 @@ void explicit_manual_gather(tutti::ProcessGroup& group) {
 
   const auto logits_global = libtorch::all_gather_with_grad(logits, &group);
   const auto targets_global = libtorch::all_gather_no_grad(randint(4, rows, group.rank()), &group);
-  auto loss = loss_fn({libtorch::view(logits_global), libtorch::view(targets_global)});
-  logits_global.backward(libtorch::to_torch(std::move(loss.grad)));
+  const auto loss = libtorch::loss_of(group, loss_fn, logits_global, targets_global);
+  loss.backward();
   const double by_weight = model->weight.grad().abs().sum().item<double>();
   const double sum = tutti::sync_ddp(by_weight, &group, "sum");
   if (group.rank() == 0)
-    std::printf("explicit_manual_gather      loss %.4f, gradients %s\n", loss.loss,
+    std::printf("explicit_manual_gather      loss %.4f, gradients %s\n", loss.item<double>(),
                 sum > 0 ? "on the model" : "lost");
 }
 

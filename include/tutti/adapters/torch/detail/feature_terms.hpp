@@ -21,11 +21,11 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <tutti/adapters/torch/detail/feature_rows.hpp>
+#include <tutti/adapters/torch/detail/loss_node.hpp>
 
-// The terms of the losses over features, and their node in torch's graph.
+// The terms of the losses over features.
 
 namespace tutti::libtorch::detail {
 
@@ -158,69 +158,15 @@ inline FeatureTerms sup_con_terms(const FeatureRows& rows) {
   return done;
 }
 
-using FeatureList = ::torch::autograd::variable_list;
-
-/// The backward: a node with the inputs of the loss, so that a second derivative reaches it.
-struct FeatureLossBackward final : ::torch::autograd::Function<FeatureLossBackward> {
-  using Context = ::torch::autograd::AutogradContext;
-  using Scaled = std::function<FeatureList(const at::Tensor& gradient)>;
-
-  static FeatureList forward(Context* context, const at::Tensor& gradient, const at::Tensor&,
-                             const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                             const std::string& name, const Scaled& scaled) {
-    context->saved_data["name"] = name;
-    return scaled(gradient);
-  }
-  static FeatureList backward(Context* context, const FeatureList&) {
-    fail(Errc::unsupported, context->saved_data["name"].toStringRef() +
-                                " has no second derivative: its forward computes the gradients");
-  }
-};
-
-struct FeatureLossNode final : ::torch::autograd::Function<FeatureLossNode> {
-  using Context = ::torch::autograd::AutogradContext;
-  /// Returns the loss and the derivatives by the four inputs: on their devices, but not rounded to
-  /// their dtypes, which may be too small without the factor of a scaled loss.
-  using Forward = std::function<std::pair<at::Tensor, FeatureList>()>;
-
-  static at::Tensor forward(Context* context, const at::Tensor& anchors,
-                            const at::Tensor& candidates, const at::Tensor& scale,
-                            const at::Tensor& bias, const std::string& name, const Forward& call) {
-    auto [loss, derivatives] = call();
-    FeatureList saved{anchors, candidates, scale, bias};
-    saved.insert(saved.end(), derivatives.begin(), derivatives.end());
-    context->save_for_backward(std::move(saved));
-    context->saved_data["name"] = name;
-    return loss;
-  }
-  static FeatureList backward(Context* context, const FeatureList& gradients) {
-    const FeatureList saved = context->get_saved_variables();
-    FeatureList scaled = FeatureLossBackward::apply(
-        gradients[0], saved[0], saved[1], saved[2], saved[3],
-        context->saved_data["name"].toStringRef(), [&](const at::Tensor& gradient) {
-          FeatureList defined;
-          for (std::size_t i = 4; i < saved.size(); ++i)
-            if (saved[i].defined())
-              defined.push_back(
-                  (saved[i] * gradient.to(saved[i].options())).to(saved[i - 4].scalar_type()));
-          return defined;
-        });
-    FeatureList out(6);  // Nothing for the last two arguments.
-    for (std::size_t i = 4, next = 0; i < saved.size(); ++i)
-      if (saved[i].defined()) out[i - 4] = scaled[next++];
-    return out;
-  }
-};
-
 /// The loss and the derivatives of a call. Collective.
 template <typename Terms>
-std::pair<at::Tensor, FeatureList> feature_loss_of(ProcessGroup& group, const FeatureArguments& of,
+std::pair<at::Tensor, LossTensors> feature_loss_of(ProcessGroup& group, const FeatureArguments& of,
                                                    const FeatureLossOptions& options,
                                                    const Terms& terms, bool records) {
   const FeatureRows rows(group, of, options, records);
   const FeatureTerms done = terms(rows);
   const bool for_average = options.grad_scale == GradScale::sum;
-  FeatureList derivatives(4);
+  LossTensors derivatives(4);
   at::Tensor by_scale = at::zeros({}, rows.numbers());
   for (std::size_t side = 0; side < of.sides && rows.has_gradients(); ++side) {
     const at::Tensor& sums = done.by_features[side];
@@ -244,15 +190,14 @@ std::pair<at::Tensor, FeatureList> feature_loss_of(ProcessGroup& group, const Fe
 template <typename Terms>
 at::Tensor feature_loss(ProcessGroup& group, const FeatureArguments& of,
                         const FeatureLossOptions& options, const Terms& terms) {
-  FeatureList in;  // Of the node, which has no undefined ones.
+  LossTensors in;  // Of the node, which has no undefined ones.
   bool records = false;
   for (const at::Tensor& x : {of.features[0], of.features[1], of.scale, of.bias}) {
     in.push_back(x.defined() ? x : at::empty({0}));
     records = records || (c10::GradMode::is_enabled() && in.back().requires_grad());
   }
-  return FeatureLossNode::apply(in[0], in[1], in[2], in[3], of.name, [&] {
-    return feature_loss_of(group, of, options, terms, records);
-  });
+  return LossNode::apply(in[0], in[1], in[2], in[3], of.name,
+                         [&] { return feature_loss_of(group, of, options, terms, records); });
 }
 
 }  // namespace tutti::libtorch::detail
