@@ -1,9 +1,7 @@
 #include "sockets.hpp"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
-#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,13 +12,13 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <thread>
+
+#include "mesh/segment_filter.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
@@ -43,20 +41,6 @@ void close_on_exec(int descriptor) {
   if (flags >= 0) ::fcntl(descriptor, F_SETFD, flags | FD_CLOEXEC);
 }
 
-std::vector<int> descriptors_of_process() {
-  std::vector<int> all;
-  // Not std::filesystem::directory_iterator, which ends the process if it has no memory
-  // (libstdc++ 12).
-  struct Close {
-    void operator()(DIR* directory) const noexcept { ::closedir(directory); }
-  };
-  const std::unique_ptr<DIR, Close> directory(::opendir("/proc/self/fd"));
-  if (directory == nullptr) return all;
-  while (const auto* entry = ::readdir(directory.get()))
-    if (entry->d_name[0] != '.') all.push_back(std::atoi(entry->d_name));
-  return all;
-}
-
 /// True if `descriptor` is an epoll instance that watches one of `watched`.
 bool watches(int descriptor, const std::vector<int>& watched) {
   std::error_code ignored;
@@ -77,44 +61,31 @@ bool watches(int descriptor, const std::vector<int>& watched) {
 void admit_only(std::uint64_t token, std::span<const sockaddr_storage> listeners) {
   // The number of 8-byte fields in a frame's header. The token's field depends on Gloo's version.
   constexpr std::uint32_t fields = 7;
-  constexpr std::uint32_t drop = 0;
-  constexpr std::uint32_t pass = 0xffffffff;
   std::array<std::uint32_t, 2> halves{};
   std::memcpy(halves.data(), &token, sizeof token);
-  const auto step = [](int code, std::uint32_t k, int yes = 0, int no = 0) {
-    return sock_filter{static_cast<std::uint16_t>(code), static_cast<std::uint8_t>(yes),
-                       static_cast<std::uint8_t>(no), k};
-  };
-  // The packet begins with its TCP header. The upper half of the byte at offset 12 is the header's
-  // length in units of 4 bytes.
-  std::vector<sock_filter> program{
-      step(BPF_LD | BPF_B | BPF_ABS, 12),       step(BPF_ALU | BPF_RSH | BPF_K, 2),
-      step(BPF_ALU | BPF_AND | BPF_K, 0x3c),    step(BPF_MISC | BPF_TAX, 0),
-      step(BPF_LD | BPF_W | BPF_LEN, 0),        step(BPF_ALU | BPF_SUB | BPF_X, 0),
-      step(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1), step(BPF_RET | BPF_K, pass)};
+  using mesh::filter_step;
+  auto program = mesh::pass_without_data();
   for (std::uint32_t field = 0; field < fields; ++field) {
-    program.push_back(step(BPF_LD | BPF_W | BPF_IND, field * 8));
-    program.push_back(step(BPF_JMP | BPF_JEQ | BPF_K, ntohl(halves[0]), 0, 3));
-    program.push_back(step(BPF_LD | BPF_W | BPF_IND, field * 8 + 4));
-    program.push_back(step(BPF_JMP | BPF_JEQ | BPF_K, ntohl(halves[1]), 0, 1));
-    program.push_back(step(BPF_RET | BPF_K, pass));
+    program.push_back(filter_step(BPF_LD | BPF_W | BPF_IND, field * 8));
+    program.push_back(filter_step(BPF_JMP | BPF_JEQ | BPF_K, ntohl(halves[0]), 0, 3));
+    program.push_back(filter_step(BPF_LD | BPF_W | BPF_IND, field * 8 + 4));
+    program.push_back(filter_step(BPF_JMP | BPF_JEQ | BPF_K, ntohl(halves[1]), 0, 1));
+    program.push_back(filter_step(BPF_RET | BPF_K, mesh::pass_segment));
   }
-  program.push_back(step(BPF_RET | BPF_K, drop));
-  const sock_fprog filter{static_cast<std::uint16_t>(program.size()), program.data()};
-  for (const int descriptor : descriptors_of_process()) {
+  program.push_back(filter_step(BPF_RET | BPF_K, mesh::drop_segment));
+  for (const int descriptor : mesh::descriptors_of_process()) {
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
         std::ranges::any_of(listeners,
                             [&](const sockaddr_storage& a) { return same_address(own, a); }))
-      ::setsockopt(descriptor, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
+      (void)mesh::filter_segments(descriptor, program);
   }
 }
 
 void Sockets::admit_all() const noexcept {
-  const int none = 0;
   for (const int descriptor : descriptors_)
-    if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none);
+    if (descriptor >= 0) mesh::pass_all_segments(descriptor);
 }
 
 void Sockets::set_congestion_control(std::size_t connection, std::string_view name) const noexcept {
@@ -144,7 +115,7 @@ Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
   found.descriptors_.resize(own_ends.size(), -1);
   std::vector<int> originals(own_ends.size(), -1);  // Gloo's own, which it closes.
   std::vector<bool> connected(own_ends.size());     // To any peer.
-  const auto all = descriptors_of_process();
+  const auto all = mesh::descriptors_of_process();
   for (const int descriptor : all) {
     sockaddr_storage own{};
     sockaddr_storage peer{};

@@ -1,8 +1,15 @@
 #include "config.hpp"
 
+#include <ifaddrs.h>
+#include <net/if.h>
+
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -34,13 +41,18 @@ bool completes_failed_sends_twice(const UcxApi& api) {
 
 }  // namespace
 
+bool has_infiniband() {
+  std::error_code none;  // No such directory: no such device.
+  return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
+         std::filesystem::directory_iterator();
+}
+
 Config::Config(const UcxApi& api) : api_(api) {
   check(api, api.config_read(nullptr, nullptr, &config_), "ucp_config_read");
 }
 
-Config::Config(const UcxApi& api, std::string_view transports, std::chrono::nanoseconds dead_after)
-    : Config(api) {
-  std::string list(transports);
+Config::Config(const UcxApi& api, const Transports& transports) : Config(api) {
+  auto list = transports.list;
   if (!list.empty())
     check(api, api.config_modify(config_, "TLS", list.c_str()),
           fmt::format("setting UCX_TLS to {}", list));
@@ -50,8 +62,11 @@ Config::Config(const UcxApi& api, std::string_view transports, std::chrono::nano
     check(api, api.config_modify(config_, "KEEPALIVE_INTERVAL", "1s"),
           "setting UCX_KEEPALIVE_INTERVAL");
   if (!has_tcp(list)) return;
-  if (dead_after.count() > 0) {
-    const auto probe = std::chrono::ceil<std::chrono::seconds>(dead_after / 10).count();
+  if (transports.one_host) use_loopback();
+  // UCX makes the connections without a wait, and sends nothing before it makes progress (Gate).
+  set_tcp("CONN_NB", "y");
+  if (transports.dead_after.count() > 0) {
+    const auto probe = std::chrono::ceil<std::chrono::seconds>(transports.dead_after / 10).count();
     if (!is_set("TCP_KEEPIDLE")) set_tcp("KEEPIDLE", fmt::format("{}s", 3 * probe).c_str());
     if (!is_set("TCP_KEEPINTVL")) set_tcp("KEEPINTVL", fmt::format("{}s", probe).c_str());
     if (!is_set("TCP_KEEPCNT")) set_tcp("KEEPCNT", "7");
@@ -65,6 +80,20 @@ Config::Config(const UcxApi& api, std::string_view transports, std::chrono::nano
   // The copies are as large as the segments of the receiver; UCX's default of 8 KiB would cost half
   // of the rate. UCX refuses a larger size than that of the receiver's segments.
   if (!is_set("TCP_TX_SEG_SIZE") && !is_set("TCP_RX_SEG_SIZE")) set_tcp("TX_SEG_SIZE", segment);
+}
+
+/// Within a host UCX then listens where other hosts do not reach it. With InfiniBand or RoCE it may
+/// use the adapter instead.
+void Config::use_loopback() {
+  if (is_set("NET_DEVICES") || has_infiniband()) return;
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
+  for (const auto* one = first; one != nullptr; one = one->ifa_next)
+    if ((one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) != 0 &&
+        one->ifa_addr != nullptr && one->ifa_addr->sa_family == AF_INET)
+      return check(api_, api_.config_modify(config_, "NET_DEVICES", one->ifa_name),
+                   "setting UCX_NET_DEVICES");
 }
 
 /// UCX 1.13 knows these options by the name without TCP_, newer ones by the name with it, older

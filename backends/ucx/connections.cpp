@@ -37,7 +37,7 @@ Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transpor
   ends_.reserve(endpoints_.size());
   polling_.emplace(2, 1);
   const LogTo log(logger_);
-  const Config config(api, transports.list, transports.dead_after);
+  const Config config(api, transports);
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
                       UCP_PARAM_FIELD_TAG_SENDER_MASK;

@@ -6,12 +6,15 @@
 #include <exception>
 #include <fstream>
 #include <sstream>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "backend/rendezvous.hpp"
+#include "gate.hpp"
 #include "store/served_here.hpp"
 #include "values/bytes.hpp"
 #include "values/cores.hpp"
@@ -35,12 +38,24 @@ struct PeerInfo {
   internal::Cores cores;
   bool serves = false;  ///< The rank serves the store.
   std::string address;  ///< Of its UCP worker.
+  Gate::Addresses listeners;
 };
 
 std::uint64_t checksum(std::string_view text) {
   internal::Hash hash;
   hash.add(text);
   return hash.value();
+}
+
+void write(internal::Writer& out, const Gate::Addresses& addresses) {
+  out.u32(static_cast<std::uint32_t>(addresses.size()));
+  for (const auto& address : addresses) out.text(address);
+}
+
+Gate::Addresses read_addresses(internal::Reader& in) {
+  Gate::Addresses addresses;
+  for (auto count = in.u32(); count > 0; --count) addresses.emplace_back(in.text());
+  return addresses;
 }
 
 Bytes encode(const PeerInfo& info) {
@@ -50,6 +65,7 @@ Bytes encode(const PeerInfo& info) {
   write(out, info.cores);
   out.u8(info.serves ? 1 : 0);
   out.text(info.address).u64(checksum(info.address));
+  write(out, info.listeners);
   return out.take();
 }
 
@@ -67,6 +83,7 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   info.serves = in.u8() != 0;
   info.address = in.text();
   const auto sum = in.u64();
+  info.listeners = read_addresses(in);
   in.end();
   if (info.address.empty() || sum != checksum(info.address))
     internal::failf(Errc::backend, "{} is damaged", what);
@@ -94,19 +111,30 @@ class Connector {
  public:
   explicit Connector(const MeshInit& init) : init_(init.group), transports_(init.transports) {}
 
+  /// True if all ranks reach each other over the loopback interface, and TUTTI_HOSTS does not say
+  /// otherwise.
+  bool is_on_one_host() {
+    const auto host = internal::host_identity();
+    const auto hosts = rendezvous_.exchange(
+        "ucx/host",
+        fmt::format("{} {} {}", host.boot, host.network, internal::host_of(names_(init_.rank))));
+    return std::ranges::count(hosts, hosts.front()) == init_.size;
+  }
+
   /// Returns all but the worker.
-  Connections connect(Worker& worker) {
+  Connections connect(Worker& worker, Gate& gate) {
     try {
-      return exchange_and_connect(worker);
+      return exchange_and_connect(worker, gate);
     } catch (...) {
       throw Error(told(worker, internal::to_error(std::current_exception())));
     }
   }
 
  private:
-  Connections exchange_and_connect(Worker& worker) {
-    const PeerInfo own{internal::host_identity(), Process::own(), internal::usable_cores(),
-                       internal::is_served_here(*init_.store), worker.address()};
+  Connections exchange_and_connect(Worker& worker, Gate& gate) {
+    const PeerInfo own{internal::host_identity(), Process::own(),
+                       internal::usable_cores(),  internal::is_served_here(*init_.store),
+                       worker.address(),          gate.listeners()};
     const auto infos = rendezvous_.exchange("ucx/address", encode(own));
     std::vector<PeerInfo> peers;
     for (int r = 0; r < init_.size; ++r)
@@ -118,7 +146,13 @@ class Connector {
     worker.set_polling(here.size(), internal::count_cores(here));
     for (int r = 0; r < init_.size; ++r)
       if (r != init_.rank) worker.connect(r, peers[static_cast<std::size_t>(r)].address);
+    pass_gates(gate, peers);
     shake_hands(worker);
+    if (gate.listeners().empty() && worker.transports().find("tcp/") != std::string::npos)
+      internal::failf(Errc::unsupported,
+                      "group '{}': rank {} does not find where UCX listens, so it cannot keep "
+                      "unauthenticated peers away; use the backend gloo, or transports without tcp",
+                      names_.group(), names_(init_.rank));
     Connections made;
     for (int r = 0; r < init_.size; ++r) {
       const auto& peer = peers[static_cast<std::size_t>(r)];
@@ -126,6 +160,70 @@ class Connector {
       if (peer.serves) made.server = r;
     }
     return made;
+  }
+
+  /// Admits the connections of the peers, and no others. UCX has made all of them, and has sent
+  /// nothing, because no progress has been made. When it makes progress, each connection of this
+  /// rank has been admitted by its peer, so it does not end at an unauthenticated peer either.
+  void pass_gates(Gate& gate, std::vector<PeerInfo>& peers) {
+    if (std::ranges::all_of(peers, [](const auto& peer) { return peer.listeners.empty(); })) return;
+    const auto me = static_cast<std::size_t>(init_.rank);
+    const auto own = peers[me].host;
+    for (auto& peer : peers)
+      if (peer.host.boot != own.boot || peer.host.network != own.network)
+        std::erase_if(peer.listeners, is_loopback);
+    internal::Writer out;
+    for (std::size_t r = 0; r < peers.size(); ++r)
+      write(out, r == me ? Gate::Addresses{} : Gate::connected_to(peers[r].listeners));
+    const auto look = [&] {
+      for (std::size_t r = 0; r < peers.size(); ++r)
+        if (r != me && Gate::has_lost(peers[r].listeners))
+          fail_to_connect(static_cast<int>(r), "the connection ended");
+    };
+    const auto lists = rendezvous_.exchange("ucx/connections", out.take(), look);
+    for (std::size_t r = 0; r < peers.size(); ++r)
+      if (r != me) admit(gate, static_cast<int>(r), lists[r], look);
+    until([&] { return gate.shut(); }, look);
+    (void)rendezvous_.exchange("ucx/admitted", {}, look);
+    gate.refuse_others();
+  }
+
+  void admit(Gate& gate, int peer, const Bytes& lists, const std::function<void()>& look) {
+    const auto what = fmt::format("ucx: the connections of rank {} in the store", names_(peer));
+    internal::Reader in(lists, Errc::backend, what);
+    Gate::Addresses expected;
+    for (int r = 0; r < init_.size; ++r)
+      if (auto list = read_addresses(in); r == init_.rank) expected = std::move(list);
+    in.end();
+    const bool admitted = until(
+        [&] {
+          expected = gate.admit(std::move(expected));
+          return expected.empty();
+        },
+        look);
+    if (!admitted)
+      throw Error(Errc::timeout,
+                  fmt::format("group '{}': rank {} connects to rank {} from {}, but no connection "
+                              "from there has arrived before the deadline; UCX cannot be used "
+                              "through a network that translates addresses, nor through a relay",
+                              names_.group(), names_(peer), names_(init_.rank), expected.front()),
+                  {.rank = names_(peer)});
+  }
+
+  /// True if `done` has returned true before the deadline.
+  bool until(const std::function<bool()>& done, const std::function<void()>& look) {
+    for (auto pause = 20us; !done(); pause = std::min<std::chrono::microseconds>(2 * pause, 5ms)) {
+      if (rendezvous_.limit().expired()) return false;
+      rendezvous_.check();
+      look();
+      std::this_thread::sleep_for(pause);
+    }
+    return true;
+  }
+
+  [[noreturn]] void fail_to_connect(int peer, std::string_view why) const {
+    internal::failf(Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}",
+                    names_.group(), names_(init_.rank), names_(peer), why);
   }
 
   /// Ends the rendezvous of all ranks because this one has run out of memory; returns the error.
@@ -185,10 +283,8 @@ class Connector {
       if (outcome == Worker::Outcome::ended && request.status == UCS_OK) return;
       rendezvous_.check();
       if (outcome != Worker::Outcome::late)
-        internal::failf(
-            Errc::backend, "group '{}': rank {} cannot connect to rank {}: {}", names_.group(),
-            names_(init_.rank), names_(request.peer),
-            request.ended ? ucx_api().status_string(request.status) : "the connection ended");
+        fail_to_connect(request.peer, request.ended ? ucx_api().status_string(request.status)
+                                                    : "the connection ended");
       if (last)
         throw Error(
             Errc::timeout,
@@ -224,9 +320,14 @@ Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended
   Connector connector(init);
   auto transports = init.transports;
   transports.dead_after = init.group.dead_after;
-  auto worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
-                                         init.group.logger, std::move(ended));
-  auto made = connector.connect(*worker);
+  transports.one_host = connector.is_on_one_host();
+  std::shared_ptr<Worker> worker;
+  Gate gate([&] {
+    worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
+                                      init.group.logger, std::move(ended));
+    return worker->address();
+  });
+  auto made = connector.connect(*worker, gate);
   made.worker = std::move(worker);
   return made;
 }

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,6 +13,7 @@
 
 #include "collectives/algorithms.hpp"
 #include "mesh/backend.hpp"
+#include "ucx/config.hpp"
 #include "ucx/mesh.hpp"
 
 namespace tutti::backend::ucx {
@@ -81,9 +80,7 @@ bool leaves_out_infiniband(std::string_view list) {
 bool is_beyond_tcp() {
   const char* const wanted = std::getenv("UCX_TLS");
   if (wanted != nullptr && leaves_out_infiniband(wanted)) return false;
-  std::error_code none;  // No such directory: no such device.
-  return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
-         std::filesystem::directory_iterator();
+  return has_infiniband();
 }
 
 }  // namespace

@@ -17,18 +17,11 @@
 #include <tutti/deadline.hpp>
 
 #include "backend/waiting.hpp"
+#include "config.hpp"
 #include "mesh/event.hpp"
 #include "ucx_api.hpp"
 
 namespace tutti::backend::ucx {
-
-/// The transports that a worker may use.
-struct Transports {
-  std::string list{};  ///< The value of UCX_TLS; empty: UCX's own.
-  /// They report the end of a connection. UCX's shared memory does not.
-  bool report_ends = true;
-  std::chrono::nanoseconds dead_after{};  ///< BackendInit::dead_after.
-};
 
 /// A UCP context of one rank, its worker, and an endpoint to every other rank. Called from any
 /// thread.

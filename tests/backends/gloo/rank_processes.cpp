@@ -41,13 +41,13 @@ RankProcess::~RankProcess() {
   if (server_ != nullptr) server_->wait_until_left(Deadline::after(5s));
 }
 
-void RankProcess::use_tcp(const std::string& host) {
+void RankProcess::use_tcp(const std::string& host, const StoreToken& token) {
   if (rank_ == 0) {
-    server_ = std::make_unique<StoreServer>(StoreServerOptions{.host = host});
+    server_ = std::make_unique<StoreServer>(StoreServerOptions{.host = host, .token = token});
     files_->set("port", std::to_string(server_->port()));
   }
   const int port = std::stoi(files_->get_text("port", Deadline::after(20s)));
-  store_ = make_tcp_store(host, port, 20s);
+  store_ = make_tcp_store(host, port, 20s, StoreIdentity{.token = token});
 }
 
 GroupOptions RankProcess::options(const std::string& name) const {

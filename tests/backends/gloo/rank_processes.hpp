@@ -39,7 +39,7 @@ class RankProcess {
   const std::shared_ptr<Store>& files() const noexcept { return files_; }
 
   /// Switches to a store server in rank 0, at this address of rank 0.
-  void use_tcp(const std::string& host = "127.0.0.1");
+  void use_tcp(const std::string& host = "127.0.0.1", const StoreToken& token = {});
 
   /// Options over tested_backend(); the group's name is its own in the test.
   GroupOptions options(const std::string& name) const;

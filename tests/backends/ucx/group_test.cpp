@@ -145,8 +145,11 @@ TEST(Ucx, ChecksAddressesInTheStore) {
       auto options = options_of(rank, "ucx:tcp", fmt::format("of_{}_bytes", bytes.size()));
       options.size = 2;
       options.timeout = 5s;
-      options.store->set(options.name + "/0/ucx/address/1", bytes);
-      (void)options.store->add(options.name + "/0/ucx/address/count", 1);
+      const std::pair<const char*, std::string> values[] = {{"host", "b"}, {"address", bytes}};
+      for (const auto& [key, value] : values) {
+        options.store->set(fmt::format("{}/0/ucx/{}/1", options.name, key), value);
+        (void)options.store->add(fmt::format("{}/0/ucx/{}/count", options.name, key), 1);
+      }
       expect_error(Errc::backend, {"address of rank 1"}, [&] { ProcessGroup::create(options); });
     }
     return std::string();

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::backend::ucx {
+
+/// The TCP listeners of a worker, through which only the ranks of the group get data to UCX. UCX
+/// trusts all that it reads: 72 bytes of an unauthenticated peer would end the process.
+///
+/// From the start the kernel drops all data that arrives at the listeners, so an unauthenticated
+/// peer can connect, and no more. Each rank tells its peers through the store from which addresses
+/// it connects to them, before UCX sends anything; only connections from these addresses are
+/// admitted. Then nothing answers at the listeners any more: UCX makes all its TCP connections with
+/// its endpoints.
+class Gate {
+ public:
+  /// IP addresses with ports, as text.
+  using Addresses = std::vector<std::string>;
+
+  /// `make` makes the worker and returns its address. @throws Error unsupported if the kernel
+  /// filters no segments here.
+  explicit Gate(const std::function<std::string()>& make);
+
+  /// The addresses at which the worker listens. Empty without TCP.
+  const Addresses& listeners() const noexcept { return listeners_; }
+  /// The addresses from which this process connects to one of `listeners`.
+  static Addresses connected_to(const Addresses& listeners);
+  /// True if a connection of this process to one of `listeners` has ended.
+  static bool has_lost(const Addresses& listeners);
+  /// Lets the data of the accepted connections from these addresses through. Returns the addresses
+  /// from which no connection has arrived yet.
+  Addresses admit(Addresses announced);
+  /// Makes the listeners answer nothing. False while UCX has not yet accepted all connections that
+  /// the kernel has made.
+  bool shut() const;
+  /// Ends the accepted connections that have not been admitted. UCX reads nothing of them.
+  void refuse_others() const;
+
+ private:
+  Addresses listeners_;
+  Addresses admitted_;
+};
+
+/// True if the address is of the loopback interface.
+bool is_loopback(std::string_view address);
+
+}  // namespace tutti::backend::ucx
