@@ -227,7 +227,8 @@ class HierBackend final : public HostBackend {
       for (const auto& op : ops)
         if (!is_point_to_point(op.kind)) collectives.run(op);
     } catch (...) {
-      // Before `collectives` waits for what is in flight: a part that has stopped ends it.
+      // Reports the error before ~Collectives waits: a part that has stopped ends the calls in
+      // flight.
       return ended(internal::to_error(std::current_exception()), ops, call);
     }
     return std::nullopt;

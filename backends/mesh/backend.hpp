@@ -56,7 +56,8 @@ class MeshBackend : public HostBackend {
   std::string text_of(const Op& op, const Call& call) const;
   void publish_message(const Op& op, const Call& call, const Error& why);
   void abandon_messages() noexcept;
-  bool leave_parts(const Call& call, const Error& why) noexcept;  // HostBackend::Calls.
+  // Called through HostBackend::Calls::leave_parts.
+  bool leave_parts(const Call& call, const Error& why) noexcept;
 
   Memory& memory_;
   std::shared_ptr<const Group> group_;

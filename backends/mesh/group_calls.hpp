@@ -24,7 +24,8 @@ class PostedMessages {
   void add(std::uint64_t pair, const Op& op) noexcept;
   /// Forgets a message that was not posted after all.
   void remove(std::uint64_t pair) noexcept;
-  /// The message of this pair; empty: none of the last 64. Its text names the ranks with `names`.
+  /// Returns the message of this pair, if it is among the last 64. Its text names the ranks with
+  /// `names`.
   std::optional<internal::MessageSide> find(std::uint64_t pair,
                                             const internal::GroupNames& names) const;
 

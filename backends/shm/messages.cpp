@@ -186,7 +186,7 @@ void Messages::look() noexcept {
         pending_, [](const auto& message) { return message->limit().expired(); });
     if (found != pending_.end()) late = *found;
   }
-  if (late != nullptr) return expire(*late);  // All others end with it.
+  if (late != nullptr) return expire(*late);  // Its error ends every other message of the group.
   try {
     if (const auto lost = find_lost()) fail(member_->fail(*lost));
   } catch (const std::bad_alloc&) {  // Looks again soon.

@@ -65,6 +65,7 @@ PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, 
                              const RowLayout& layout = {}, const CallOptions& options = {});
 
 /// all_gather_rows() with data on `root` only ([0] on other ranks) and the layout on every rank.
+/// One message carries rows of 4 KiB or less.
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
                          const RowLayout& layout = {}, const CallOptions& options = {});
 

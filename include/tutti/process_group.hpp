@@ -190,6 +190,7 @@ class ProcessGroup {
   /// waited for only if it has called; any other rank for `patience`. The list of the first rank
   /// that has one counts. Through the store: one key per rank. As GroupOptions::timeout limits the
   /// making of the group, a rank that dies meanwhile is an error, after which ranks may call again.
+  /// `tutti run` ends all ranks with the first one, unless it has --keep-going.
   /// @throws Error peer_lost if the others did not wait for this rank; what create() throws.
   ProcessGroup shrink(std::span<const int> lost = {},
                       std::chrono::nanoseconds patience = std::chrono::seconds(2));

@@ -88,7 +88,7 @@ class Heartbeats {
   Clock::time_point next_beat_{};
   Clock::time_point next_read_{};
   Clock::time_point looked_{};       // At any peer.
-  std::chrono::nanoseconds time_{};  // In which this rank has looked at peers.
+  std::chrono::nanoseconds time_{};  // Total time during which this rank looked at peers.
   bool store_answers_ = true;
   Clock::time_point asked_{};  // The end of the last question to the store.
   std::chrono::nanoseconds store_silence_{};

@@ -51,8 +51,8 @@ ClientHandshake::ClientHandshake(const StoreIdentity& identity) : token_(identit
   const bool is_rank = identity.rank >= 0;
   if (is_rank ? identity.rank >= identity.size : identity.rank != -1 || identity.size != 0)
     failf(Errc::invalid_argument,
-          "store: the identity has rank {} of {}; a rank is from 0 to size - 1, any other client "
-          "has rank -1 of 0",
+          "store: the identity has rank {} of {}; a rank is from 0 to size - 1, a client that is "
+          "not a rank passes rank -1 and size 0",
           identity.rank, identity.size);
   Digest nonce;
   crypto::random(nonce);

@@ -194,7 +194,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
       on_device ? std::vector<c10::Device>{call_->device} : std::vector<c10::Device>{});
   call_->future = future;
   if (on_device && (call_->done || call_->in_stream_order)) {
-    // Completed at once: what uses the future waits for the current stream of this moment.
+    // Completed at once: users of the future wait for the stream that is current now.
     const auto stream = libtorch::detail::current_stream(call_->device);
     const c10::StreamGuard guard(libtorch::detail::beside(stream));
     in_torch_errors([&] { call_->block_current_stream(); });

@@ -9,9 +9,14 @@
 
 namespace tutti::tool {
 
-enum class Level : std::uint8_t { ok, warning, problem };
+enum class Level : std::uint8_t {
+  ok,
+  off,  ///< Not used here, which is no fault: a backend for GPUs on a machine without one.
+  warning,
+  problem
+};
 template <>
-inline constexpr Names<3> names_of<Level>{"ok", "warning", "problem"};
+inline constexpr Names<4> names_of<Level>{"ok", "off", "warning", "problem"};
 
 /// One result of `tutti doctor`.
 struct CheckResult {
@@ -53,8 +58,8 @@ Checkup check_machine(int ranks);
 void try_backends(Checkup& checkup);
 
 /// Merges the checkups of all ranks, in rank order: results that all ranks have are listed once,
-/// results of some ranks name them, those of level ok are rank 0's. Adds a result for each fact
-/// that differs, with the odd ranks first, and for hosts with more ranks than CPUs.
+/// results of some ranks name them, those of levels ok and off are rank 0's. Adds a result for each
+/// fact that differs, with the odd ranks first, and for hosts with more ranks than CPUs.
 std::vector<CheckResult> compare(const std::vector<Checkup>& ranks);
 
 }  // namespace tutti::tool

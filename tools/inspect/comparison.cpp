@@ -49,7 +49,7 @@ void merge_checks(const std::vector<Checkup>& all, std::vector<CheckResult>& mer
           merged, [&](const CheckResult& other) { return same(check, other); });
       const auto index = static_cast<std::size_t>(known - merged.begin());
       if (known == merged.end()) {
-        if (check.level == Level::ok && rank != 0) continue;
+        if (check.level <= Level::off && rank != 0) continue;
         merged.push_back(check);
         owners.emplace_back();
       }

@@ -256,7 +256,7 @@ void check_backends(Checkup& checkup) {
     const bool missed = entry != backends().end() &&
                         (name != "nccl" || std::filesystem::exists("/proc/driver/nvidia"));
     checkup.add(
-        missed ? warning : ok, "backends", fmt::format("{}: {}", name, why),
+        missed ? warning : off, "backends", fmt::format("{}: {}", name, why),
         missed ? "Not needed if another backend serves; `tutti info` prints the choice" : "");
   }
   checkup.add(usable == "local" ? problem : ok, "backends", "available: " + usable,

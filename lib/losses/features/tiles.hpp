@@ -72,8 +72,8 @@ class Tiles {
   BySide log_sums(double scale, const TileFunction<T>& visit = {});
   /// Collective. Returns the sum over columns of the products of row i, by side.
   BySide sums_of_products();
-  /// Collective. `weigh` replaces the products of a tile by the weights of its columns in the
-  /// gradients of its rows.
+  /// Collective. `weigh` turns each product of a tile into its weight in the row's gradient, in
+  /// place.
   GradientSums gradients(const GradientRules& rules, const TileFunction<T>& weigh);
 
  private:

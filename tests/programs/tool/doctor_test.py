@@ -42,6 +42,7 @@ class Doctor(Program):
         for area in ("version", "variables", "limits", "cpu", "clock", "memory", "reads", "network", "backends", "launcher",
                      "group"):
             self.assertRegex(done.stdout, rf"(?m)^(ok|warning) +{area} ")
+        self.assertNotRegex(done.stdout, r"(?m)^ok +backends +\w+: .*(cannot|not built|sees no)")
         self.assertRegex(done.stdout, r"(?m)^ok +group +two threads reduced an array over local")
         self.assertRegex(done.stdout, r"\n1 process: 0 problems, \d+ warnings?\n$")
 

@@ -793,7 +793,10 @@ class Others(Program):
 
     def test_help_and_version(self):
         self.assertRegex(self.runs("--version"), r"^tutti \d+\.\d+\.\d+\n$")
-        self.assertIn("bench", self.runs("--help"))
+        subcommands = re.findall(r"^  (\w+) {3,}", self.runs("--help").partition("Subcommands:")[2], re.M)
+        self.assertIn("bench", subcommands)
+        page = (pathlib.Path(__file__).parents[3] / "tools/tutti.1").read_text()
+        self.assertEqual(re.findall(r"^\.TP\n\.B (\w+)$", page, re.M), subcommands)
         text = self.runs("bench", "--help")
         for option in ("--sizes", "--dtype", "--min-time", "--check", "--out", "--help-sizes"):
             self.assertIn(option, text)
