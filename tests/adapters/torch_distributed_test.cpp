@@ -79,9 +79,9 @@ TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
     };
     const auto rows = std::vector<std::int64_t>{2, 0, 3}.at(static_cast<std::size_t>(rank));
     const at::Tensor x = (at::arange(rows * 2, at::kDouble) + 10 * rank + 1).view({rows, 2}) / 4;
-    for (const auto& [name, scale] : {std::pair("sum", GradScale::sum),
-                                      {"mean", GradScale::mean},
-                                      {"local_slice", GradScale::local_slice}}) {
+    for (const auto& [name, scale] :
+         {std::pair("sum", GradScale::sum), std::pair("mean", GradScale::mean),
+          std::pair("local_slice", GradScale::local_slice)}) {
       const at::Tensor local = leaf(x);
       const at::Tensor all = libtorch::all_gather_with_grad(local, &group, scale);
       (all * all * at::arange(all.size(0), at::kDouble).unsqueeze(1) * (rank + 1)).sum().backward();
