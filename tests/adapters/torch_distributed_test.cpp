@@ -62,7 +62,7 @@ TEST_P(TorchNames, AGatherWithGradHasTheGradientOfItsScale) {
 
 // tests/torch/names_test.py compares these lines with the Python forms.
 TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
-  if (std::getenv("TUTTI_NAMES") == nullptr || GetParam().size > 3)
+  if (std::getenv("TUTTI_TEST_NAMES") == nullptr || GetParam().size > 3)
     GTEST_SKIP() << "names_test.py runs it on 1 to 3 ranks";
   test::on_ranks(GetParam(), [](ProcessGroup& group) {
     const int rank = group.rank();
@@ -79,9 +79,9 @@ TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
     };
     const auto rows = std::vector<std::int64_t>{2, 0, 3}.at(static_cast<std::size_t>(rank));
     const at::Tensor x = (at::arange(rows * 2, at::kDouble) + 10 * rank + 1).view({rows, 2}) / 4;
-    for (const auto& [name, scale] : {std::pair("sum", GradScale::sum),
-                                      {"mean", GradScale::mean},
-                                      {"local_slice", GradScale::local_slice}}) {
+    for (const auto& [name, scale] :
+         {std::pair("sum", GradScale::sum), std::pair("mean", GradScale::mean),
+          std::pair("local_slice", GradScale::local_slice)}) {
       const at::Tensor local = leaf(x);
       const at::Tensor all = libtorch::all_gather_with_grad(local, &group, scale);
       (all * all * at::arange(all.size(0), at::kDouble).unsqueeze(1) * (rank + 1)).sum().backward();
@@ -95,10 +95,10 @@ TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
     for (const at::Tensor& one : each) add("gather_all_tensors", one);
     for (const char* op : {"sum", "Mean", "avg", "max", "MIN", "prod", "product"}) {
       const at::Tensor floats = at::arange(2, at::kDouble) - rank;
-      sync_ddp(libtorch::view(floats), &group, op);
+      sync_ddp(libtorch::mutable_view(floats), &group, op);
       add(op, floats);
       at::Tensor integers = at::arange(2, at::kLong) * 3 - 4 * rank;
-      sync_ddp(libtorch::view(integers), &group, op);
+      sync_ddp(libtorch::mutable_view(integers), &group, op);
       add(op, integers);
     }
     add_number("sync_ddp", sync_ddp(0.1 * (rank + 1), &group));
@@ -159,11 +159,11 @@ TEST(TorchNamesArguments, WithoutAGroupOneReturnsItsInputAndTheOthersSayWhatToDo
   const at::Tensor x = leaf(pattern({2}, 0));
   for (const bool sync_grads : {false, true})
     EXPECT_TRUE(libtorch::all_gather_ddp_if_available(x, nullptr, sync_grads).is_same(x));
-  const auto expect_refused = [&](const char* name, const auto& call) {
+  const auto expect_refused = [&](const char* name, const auto& call, const auto&... more) {
     expect_error(Errc::not_initialized, {name, "the group is null", "init()"},
-                 [&] { call(x, nullptr, {}); });
+                 [&] { call(x, nullptr, more..., CallOptions()); });
   };
-  expect_refused("all_gather_with_grad", libtorch::all_gather_with_grad);
+  expect_refused("all_gather_with_grad", libtorch::all_gather_with_grad, GradScale::sum);
   expect_refused("all_gather_no_grad", libtorch::all_gather_no_grad);
   expect_refused("AllGatherGrad", libtorch::AllGatherGrad::apply);
   expect_refused("gather_all_tensors", libtorch::gather_all_tensors);

@@ -1,7 +1,7 @@
 """The functions of tutti.distributed over tutti and torch's Gloo, beside their C++ forms and imbalanced-losses, and
 what else the package tutti has under names of its own.
 
-usage: names_test.py [-v] [TEST...]; TUTTI_NAMES: the program tests/adapters/torch_test, for the C++ forms. Ranks are
+usage: names_test.py [-v] [TEST...]; TUTTI_TEST_NAMES: the program tests/adapters/torch_test, for the C++ forms. Ranks are
 processes forked here."""
 import collections
 import inspect
@@ -27,8 +27,8 @@ except ModuleNotFoundError:
 def of_cpp():
     """The results that the C++ forms print, for each number of ranks and rank: those of every backend and mode."""
     found = collections.defaultdict(list)
-    if "TUTTI_NAMES" in os.environ:
-        lines = subprocess.run([os.environ["TUTTI_NAMES"], "--gtest_filter=*PrintTheirResults*"], check=True, text=True,
+    if "TUTTI_TEST_NAMES" in os.environ:
+        lines = subprocess.run([os.environ["TUTTI_TEST_NAMES"], "--gtest_filter=*PrintTheirResults*"], check=True, text=True,
                                stdout=subprocess.PIPE).stdout.splitlines()
         for line in lines:
             if line.startswith("names "):
@@ -191,7 +191,8 @@ class Names(unittest.TestCase):
         def body(rank, size):
             def watches():
                 return "tutti-interrupt" in [thread.name for thread in threading.enumerate()]
-            for _ in range(2):
+            store = dist.distributed_c10d._get_default_store()
+            for again in range(2):
                 part = dist.new_group(range(size))
                 module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))  # Keeps the group alive.
                 module(torch.ones(1, 2)).sum().backward()
@@ -199,8 +200,7 @@ class Names(unittest.TestCase):
                 assert watches()
                 dist.destroy_process_group()
                 assert not watches(), threading.enumerate()
-                dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
-                size = 1
+                dist.init_process_group("tutti", store=dist.PrefixStore(str(again), store), rank=rank, world_size=size)
         self.on_ranks(body, sizes=(1, 2), backends=("tutti",))
 
     def test_a_backend_that_torch_does_not_know(self):
