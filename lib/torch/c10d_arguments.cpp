@@ -30,7 +30,8 @@ ReduceOp to_reduce_op(const ::c10d::ReduceOp& op) {
     case Kind::BXOR:
       return ReduceOp::bxor;
     case Kind::PREMUL_SUM: {
-      const auto* factor = dynamic_cast<::c10d::PreMulSumSupplement*>(op.supplement_.get());
+      // From torch 2.13 on an alias of PreMulSumSupplement.
+      const auto* factor = dynamic_cast<::c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       TORCH_CHECK_VALUE(factor != nullptr, "tutti: PREMUL_SUM without a factor");
       return ReduceOp::premul(factor->tensor_factor.defined() ? factor->tensor_factor.item<double>()
                                                               : factor->double_factor);

@@ -76,7 +76,8 @@ void BackendOverTutti::monitoredBarrier(const ::c10d::BarrierOptions& options, b
     if (rank_ != 0)
       C10_THROW_ERROR(DistBackendError,
                       c10::str("tutti: Rank ", rank_, " successfully reached monitoredBarrier, ",
-                               "but other ranks did not: ", error.what()));
+                               "but received errors while waiting for send/recv from rank 0, ",
+                               "as other ranks did not: ", error.what()));
     if (!wait_all && late.size() > 1) late.resize(1);
     C10_THROW_ERROR(
         DistBackendError,

@@ -22,6 +22,7 @@
 #include "torch/c10d_work.hpp"
 #include "torch/errors.hpp"
 #include "torch/groups.hpp"
+#include "torch/versions.hpp"
 
 namespace tutti::c10d_door {
 
@@ -68,7 +69,7 @@ class BackendOverTutti final : public ::c10d::Backend {
  public:
   struct Options final : ::c10d::Backend::Options {
     explicit Options(milliseconds limit) : ::c10d::Backend::Options("tutti", limit) {}
-    c10::intrusive_ptr<::c10d::Backend::Options> clone() const override {
+    c10::intrusive_ptr<::c10d::Backend::Options> clone() const TUTTI_OVERRIDE_FROM_TORCH_2_14 {
       return c10::make_intrusive<Options>(*this);
     }
   };
@@ -117,7 +118,8 @@ class BackendOverTutti final : public ::c10d::Backend {
   WorkPointer gather(std::vector<Tensors>& outputs, Tensors& inputs,
                      const ::c10d::GatherOptions& options) override;
   WorkPointer gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                 const ::c10d::GatherOptions& options) override;
+                                 const ::c10d::GatherOptions& options)
+      TUTTI_OVERRIDE_FROM_TORCH_2_14;
   WorkPointer scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                       const ::c10d::ScatterOptions& options) override;
   WorkPointer reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,

@@ -80,7 +80,7 @@ WorkPointer BackendOverTutti::allgather_coalesced(std::vector<Tensors>& outputs,
 WorkPointer BackendOverTutti::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
   check_pairs(outputs, inputs);
-  return issue(OpType::ALLGATHER_INTO_TENSOR_COALESCED, "tutti:all_gather", inputs, options,
+  return issue(OpType::COALESCED, "tutti:all_gather", inputs, options,
                [&](Call& call, const Run& run) {
                  call.outputs = {outputs};
                  std::vector<TensorView> in;

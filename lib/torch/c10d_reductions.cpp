@@ -123,7 +123,7 @@ WorkPointer BackendOverTutti::_reduce_scatter_base(at::Tensor& output, at::Tenso
 WorkPointer BackendOverTutti::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
   check_pairs(outputs, inputs);
-  return issue(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "tutti:reduce_scatter", outputs, options,
+  return issue(OpType::COALESCED, "tutti:reduce_scatter", outputs, options,
                [&](Call& call, const Run& run) {
                  auto op = ReduceOp::sum;
                  std::vector<TensorView> in;

@@ -15,6 +15,7 @@
 #include <tutti/work.hpp>
 
 #include "torch/arrays.hpp"
+#include "torch/versions.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 namespace c10d_door {
@@ -70,7 +71,9 @@ class CallWork final : public ::c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return seq_; }
-  std::chrono::milliseconds getTimeout() const override { return call_timeout_; }
+  std::chrono::milliseconds getTimeout() const TUTTI_OVERRIDE_FROM_TORCH_2_14 {
+    return call_timeout_;
+  }
 
  private:
   void note_end();  // Tells torch's profiler.

@@ -11,8 +11,13 @@ void throw_as_torch(const Error& error) {
       C10_THROW_ERROR(ValueError, c10::str("tutti: ", error.what()));
     case Errc::unsupported:
       C10_THROW_ERROR(NotImplementedError, c10::str("tutti: ", error.what()));
-    case Errc::timeout:  // Programs and torch's tests look for the words "Timed out".
-      C10_THROW_ERROR(DistBackendError, c10::str("tutti: Timed out : ", error.what()));
+    // Programs, torch's tests and torchft's look for these words of torch's Gloo.
+    case Errc::timeout:
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("tutti: Timed out waiting: ", error.what(), " (Socket Timeout)"));
+    case Errc::peer_lost:
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("tutti: Connection closed by peer: ", error.what()));
     default:
       C10_THROW_ERROR(DistBackendError, c10::str("tutti: ", error.what()));
   }

@@ -19,7 +19,7 @@ def _minor(version):
 if _minor(torch.__version__) != _minor(_build.torch_version):
     raise ImportError(f"tutti {_build.version} was built for torch {_build.torch_version}, and this is torch "
                       f"{torch.__version__}: the classes of c10d differ between minor versions. Build tutti for this "
-                      "torch.")
+                      f"torch; torch{_build.torch_range} is served.")
 
 __version__ = _build.version
 

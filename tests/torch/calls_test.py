@@ -245,8 +245,10 @@ class Calls(unittest.TestCase):
             if rank == 0:
                 dist.all_reduce(torch.ones(1), group=part)
             equal(sum_of(torch.ones(2)), torch.full((2,), float(size)))
+        # Bound to a device, torch makes sub-groups another way; before 2.15 it takes only devices of an accelerator.
+        devices = (None, torch.device("cpu", 0)) if int(torch.__version__.split(".")[1]) >= 15 else (None,)
         for backend in ("tutti", "cpu:tutti,cuda:tutti"):
-            for device in (None, torch.device("cpu", 0)):  # Bound to a device, torch makes sub-groups another way.
+            for device in devices:
                 run_ranks(2, body, backend=backend, device_id=device)
 
     def test_a_future_gives_the_result(self):
@@ -312,7 +314,8 @@ class Errors(unittest.TestCase):
             dist.all_reduce(torch.ones(1))
             if rank == 1:
                 os._exit(0)
-            self.assert_raises(dist.DistBackendError, "peer_lost.*rank 1", lambda: dist.all_reduce(torch.ones(1)))
+            self.assert_raises(dist.DistBackendError, "Connection closed by peer.*peer_lost.*rank 1",
+                               lambda: dist.all_reduce(torch.ones(1)))
         run_ranks(3, body)
 
     def test_an_interrupt_ends_ranks_that_wait_for_each_other(self):
@@ -344,7 +347,7 @@ class Errors(unittest.TestCase):
     def test_a_late_rank_is_a_timeout(self):
         def body(rank, size):
             if rank == 0:
-                self.assert_raises(dist.DistBackendError, "Timed out.*missing: 1",
+                self.assert_raises(dist.DistBackendError, "Timed out waiting.*missing: 1.*Socket Timeout",
                                    lambda: dist.all_reduce(torch.ones(1)))
                 dist.distributed_c10d._get_default_store().set("waited", "1")
             else:
