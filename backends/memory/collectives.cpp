@@ -32,15 +32,17 @@ Collective::Collective(Member& member, const Op& op, bool in_entry, std::int64_t
   if (size_ == 1) return;
   choose(in_entry, static_cast<std::size_t>(largest_rows));
   const auto largest = static_cast<std::size_t>(largest_rows) * row_bytes(op_);
-  if (way_ == Way::entry || !Direct::gains(op, member, largest)) return;
+  if (way_ == Way::entry || reads == false || !Direct::gains(op, member, largest)) return;
   // After the entry: before, a peer with another call may fill the same memory.
   skips_ = in_entry && from_root() && member.first_round_of(op.root) != base_;
   block_ = op.kind == Operation::all_to_all  ? largest
            : op.kind == Operation::broadcast ? op.in.bytes()
                                              : largest_block();
-  const bool may_read = reads.value_or(block_ >= member.reads().bytes());
-  direct_.emplace(member, op, in_entry,
-                  may_read && !internal::is_reduction(op.kind) && !member.in_one_process());
+  const bool only_reads = !internal::is_reduction(op.kind) && !member.in_one_process();
+  // A test decides only when all ranks know that no other way serves.
+  direct_.emplace(
+      member, op, in_entry,
+      only_reads && (reads == true || member.reads().reads(op.kind, block_).value_or(true)));
 }
 
 // --- How the data moves ---
@@ -154,7 +156,6 @@ void Collective::fill(std::size_t round) {
     case Operation::scan:
     case Operation::exclusive_scan:
     case Operation::all_gather:
-    case Operation::gather:
       copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
       break;
     case Operation::all_gather_bounded:
@@ -163,7 +164,8 @@ void Collective::fill(std::size_t round) {
       break;
     case Operation::broadcast:
     case Operation::scatter:
-      if (rank_ == op_.root)
+    case Operation::gather:
+      if ((rank_ == op_.root) == from_root())
         copy_bytes(member_.slot(rank_, number), bytes_of(op_.in) + array.from, array.bytes);
       break;
     case Operation::reduce_scatter:
@@ -216,8 +218,8 @@ bool Collective::run_direct() {
   auto way = direct_->agree(base_);
   if (!direct_->in_entry()) member_.advance(1);
   if (way == Direct::Way::reads && !reads_) {
-    if (!member_.reads().is_known()) find_read_threshold();
-    if (block_ < member_.reads().bytes()) way = Direct::Way::none;
+    if (!member_.reads().reads(op_.kind, block_)) decide_reads();
+    if (!*member_.reads().reads(op_.kind, block_)) way = Direct::Way::none;
   }
   if (way != Direct::Way::none) {
     if (direct_->run()) return true;

@@ -28,8 +28,8 @@ inline std::byte* bytes_of(const TensorView& view) {
 class Collective {
  public:
   /// `in_entry`: a small array may be in the entry. `largest_rows`: of an all_to_all (RowCounts).
-  /// `reads`: private inputs of other processes are read, or not; nothing: as the member's
-  /// threshold says.
+  /// `reads`: private inputs of other processes are read, or all data goes through slots; nothing:
+  /// as the member's ReadChoice says.
   Collective(Member& member, const Op& op, bool in_entry, std::int64_t largest_rows,
              std::optional<bool> reads = {});
 
@@ -72,7 +72,9 @@ class Collective {
   void fill(std::size_t round);
   void fill_after_entry();
   bool run_direct();
-  void find_read_threshold();  // calibration.cpp
+  // Whether private arrays are read (calibration.cpp).
+  void permit_reads();
+  void decide_reads();
   void choose(bool in_entry, std::size_t largest_rows);
   void choose_reduction(std::size_t bytes, bool in_entry);
   /// In rounds of at least `least` bytes.

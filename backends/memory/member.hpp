@@ -130,7 +130,9 @@ class Member {
     const auto r = static_cast<std::size_t>(rank);
     return made_.processes[r].is_open() ? made_.ids[r] : 0;
   }
-  ReadThreshold& reads() noexcept { return made_.reads; }
+  ReadChoice& reads() noexcept { return made_.reads; }
+  /// The cores that all ranks may use together.
+  std::size_t cores() const noexcept { return made_.cores; }
   /// The group is broken. Waits until no peer accesses arrays. False if a process still may,
   /// because it has stopped.
   bool await_no_access() noexcept;

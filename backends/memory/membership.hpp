@@ -15,7 +15,7 @@ struct Membership {
   /// @throws Error invalid_argument for variables of the environment: before other ranks join.
   explicit Membership(int size) : memory(size) { (void)internal::Polling::pauses_in_a_row(); }
 
-  ReadThreshold reads{};
+  ReadChoice reads{};
   GroupMemory memory;
   std::vector<Descriptor> processes{};  ///< By rank; not open for ranks of this process.
   std::vector<int> ids{};               ///< Of the processes, by rank.

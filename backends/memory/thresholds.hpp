@@ -16,8 +16,10 @@ constexpr std::size_t least_direct = std::size_t{2} << 10;
 constexpr std::size_t direct_piece = std::size_t{8} << 10;
 /// Private arrays of other processes: a failed call of a peer waits for one piece at most.
 constexpr std::size_t read_piece = std::size_t{1} << 20;
-/// The bytes of the blocks for which a test compares reads with slots (ReadThreshold).
-inline constexpr std::array tested_reads{std::size_t{32} << 10, std::size_t{256} << 10};
+/// The bytes of the blocks for which tests compare reads with slots (ReadChoice): in the first and
+/// the second level of a core's cache, and beyond.
+inline constexpr std::array tested_reads{std::size_t{32} << 10, std::size_t{256} << 10,
+                                         std::size_t{4} << 20};
 /// In slots: the bytes of an array up to which each rank folds the whole arrays. Two ranks read as
 /// much as with a slice each, in one synchronisation less.
 constexpr std::size_t fold_everything(std::size_t ranks) noexcept {

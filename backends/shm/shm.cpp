@@ -1,9 +1,13 @@
 // Processes and threads of one host, over shared memory (docs/design/0015-speed.md).
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -141,9 +145,62 @@ std::string unavailable() {
          "of another";
 }
 
+/// Makes the calls of one of two ranks that need all decisions on reads.
+ReadChoice choose_reads(const std::string& store, int rank) {
+  const auto member = join({.store = make_file_store(store),
+                            .rank = rank,
+                            .size = 2,
+                            .name = "reads",
+                            .timeout = std::chrono::seconds(10),
+                            .logger = [](LogLevel, std::string_view) {}});
+  std::vector<std::byte> data(2 * tested_reads.back());
+  std::uint64_t seq = 0;
+  for (const auto bytes : tested_reads)
+    for (const auto kind : {Operation::broadcast, Operation::all_gather}) {
+      const auto block = static_cast<std::int64_t>(bytes);
+      const TensorView own(data.data() + static_cast<std::size_t>(rank) * bytes, DType::u8,
+                           {block});
+      const TensorView all(data.data(), DType::u8, {2 * block});
+      const std::vector rows(2, block);
+      const Op op = kind == Operation::broadcast
+                        ? Op{.kind = kind, .in = own, .out = own, .root = 0}
+                        : Op{.kind = kind, .in = own, .out = all, .rows = rows};
+      run_collectives(*member, {&op, 1},
+                      {.seq = seq++, .deadline = Deadline::after(std::chrono::seconds(10))});
+    }
+  member->leave();
+  return member->reads();
+}
+
+/// The decisions on reads of two processes here.
+std::string describe_reads_here() try {
+  std::string name = (std::filesystem::temp_directory_path() / "tutti-reads-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) return {};
+  const auto remove = [](const std::string* path) {
+    std::error_code ignored;
+    std::filesystem::remove_all(*path, ignored);
+  };
+  const std::unique_ptr<const std::string, decltype(remove)> directory(&name, remove);
+  const pid_t peer = ::fork();
+  if (peer == 0) {
+    try {
+      (void)choose_reads(name, 1);
+    } catch (const std::exception&) {  // Rank 0 throws then.
+    }
+    ::_exit(0);
+  }
+  if (peer < 0) return {};
+  const auto wait = [](const pid_t* process) { ::waitpid(*process, nullptr, 0); };
+  const std::unique_ptr<const pid_t, decltype(wait)> child(&peer, wait);
+  return "private arrays that a rank only reads, by a test of 2 processes (TUTTI_SHM_READS):\n" +
+         describe_reads(choose_reads(name, 0));
+} catch (const std::exception& error) {
+  return fmt::format("private arrays that a rank only reads: the test failed: {}\n", error.what());
+}
+
 std::string details() {
   return internal::describe_polling(internal::count_cores({internal::usable_cores()})) +
-         describe_thresholds() + describe_reads();
+         describe_thresholds() + describe_reads_here();
 }
 
 }  // namespace

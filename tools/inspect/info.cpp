@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -44,6 +46,15 @@ struct BackendState {
   bool serves(Device device) const { return entry != nullptr && entry->serves(device); }
   bool stages(Device device) const {
     return entry != nullptr && entry->stages != nullptr && entry->stages(device);
+  }
+
+  /// The lines of BackendEntry::details().
+  std::vector<std::string> details() const {
+    std::vector<std::string> lines;
+    if (entry == nullptr || entry->details == nullptr) return lines;
+    std::istringstream text(entry->details());
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    return lines;
   }
 
   std::string devices() const {
@@ -132,6 +143,7 @@ void describe(Fields& fields, const BackendState& state) {
   fields("devices", devices);
   fields("serves", serves);
   fields("stages", stages);
+  fields("details", state.details());
 }
 
 struct Library {};
@@ -193,13 +205,9 @@ std::string info_text() {
     text += fmt::format("  {:<6}{:<28}{}: {}\n", choice.device, choice.ranks,
                         choice.name.empty() ? "nothing" : choice.name, choice.because);
   for (const BackendState& state : backend_states()) {
-    if (state.entry == nullptr || state.entry->details == nullptr) continue;
-    text += fmt::format("{}\n", state.name);
-    const std::string details = state.entry->details();
-    for (std::size_t at = 0, end = 0; at < details.size(); at = end + 1) {
-      end = std::min(details.find('\n', at), details.size());
-      text += fmt::format("  {}\n", std::string_view(details).substr(at, end - at));
-    }
+    const auto details = state.details();
+    if (!details.empty()) text += fmt::format("{}\n", state.name);
+    for (const auto& line : details) text += fmt::format("  {}\n", line);
   }
   return text;
 }

@@ -787,6 +787,10 @@ class Others(Program):
         self.assertIn("processes of several hosts", choices["cpu", "processes of several hosts"]["because"])
         self.assertTrue(info["library"]["matches"])
         text = self.runs("info")
+        if has_shm:
+            shm = "\n".join(info["backends"][names.index("shm")]["details"])
+            for output in (text, shm):
+                self.assertRegex(output, r"\n *all_gather( +(reads|slots)){3}\b")
         self.assertRegex(text, r"\n  local +available +cpu: \S")
         self.assertRegex(text, r"\nauto\n  cpu +threads +local: \S.*\n  cpu +processes of one host +\w+: \S")
         self.assertIn(info["tool"]["version"], text)
