@@ -17,6 +17,7 @@
 #include <tutti/backend/host_backend.hpp>
 
 #include "backend/agreement.hpp"
+#include "backend/call_history.hpp"
 #include "backend/host_calls.hpp"
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
@@ -51,15 +52,32 @@ Error lost_in(const std::string& group, const Error& why) noexcept {
   });
 }
 
+/// Marks the last call of the whole group as running.
+class Running {
+ public:
+  explicit Running(internal::CallHistory& history) : history_(history) {
+    history_.set_running(true);
+  }
+  ~Running() { history_.set_running(false); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  internal::CallHistory& history_;
+};
+
 class HierBackend final : public HostBackend {
  public:
-  HierBackend(const BackendInit& init, Parts parts, std::vector<int> hosts, Made made = {})
+  HierBackend(const BackendInit& init, WholeGroup whole, Parts parts, std::vector<int> hosts,
+              Made made = {})
       : HostBackend(init.name, init.rank),
         init_(init),
+        whole_(std::move(whole)),
         parts_(std::move(parts)),
         group_(std::make_shared<Group>(init.store, init.rank, init.size)),
         calls_store_(make_prefix_store(init.store, "hier/calls/")),
-        levels_(make_levels(init, parts_.inner, parts_.outer, std::move(hosts), std::move(made))) {
+        levels_(make_levels(init, whole_, parts_.inner, parts_.outer, std::move(hosts),
+                            std::move(made))) {
     group_->on_failure(
         [this](const Error& why) { levels_.for_each([&](Level& level) { level.fail(why); }); },
         [this](const Error& cause) { fail_queued(cause); });
@@ -101,8 +119,9 @@ class HierBackend final : public HostBackend {
       if (found == std::ssize(seen)) seen.push_back(host);
       hosts.push_back(static_cast<int>(found));
     }
+    auto whole = whole_group(own);
     Made made;
-    made.inner = split_inner(own, init.ranks, Topology(hosts, init.rank));
+    made.inner = split_inner(own, whole, init.ranks, Topology(hosts, init.rank));
     std::vector<int> all(init.ranks.size());
     std::iota(all.begin(), all.end(), 0);
     if (seen.size() > 1)
@@ -111,8 +130,9 @@ class HierBackend final : public HostBackend {
                                          .rank = init.rank,
                                          .name = init.name,
                                          .store = make_prefix_store(init.store, "hier/flat/"),
-                                         .whole = whole_of(own, std::move(all))});
-    return std::make_unique<HierBackend>(own, parts_, std::move(hosts), std::move(made));
+                                         .whole = whole_of(whole, std::move(all), true)});
+    return std::make_unique<HierBackend>(own, std::move(whole), parts_, std::move(hosts),
+                                         std::move(made));
   }
 
   void abort(std::string_view why) noexcept override {
@@ -147,9 +167,13 @@ class HierBackend final : public HostBackend {
     own.timeout = {};
     refuse_too_many_parts(ops, own);
     levels_.for_each([&](Level& level) { level.begin(own); });
+    const Running running(*whole_.history);
+    (void)whole_.history->begin(ops, own);
     const auto error = run_parts(ops, own);
     if (!error) return;
-    if (levels_.leave(own, *error) || group_->cause()) throw Error(*error);
+    const bool is_usable = levels_.leave(own, *error);
+    whole_.history->take_back(own.seq);
+    if (is_usable || group_->cause()) throw Error(*error);
     throw Error(internal::ended_by(failure().value_or(*error), error->where()));
   }
 
@@ -193,8 +217,8 @@ class HierBackend final : public HostBackend {
  private:
   /// The part of this group's host that is in a sub-group. Null if the inner backend does not
   /// split.
-  std::unique_ptr<Backend> split_inner(const BackendInit& own, std::span<const int> members,
-                                       const Topology& topology) {
+  std::unique_ptr<Backend> split_inner(const BackendInit& own, const WholeGroup& whole,
+                                       std::span<const int> members, const Topology& topology) {
     const auto& here = topology.ranks_of(topology.host());
     std::vector<int> places;
     for (const int r : here)
@@ -204,7 +228,7 @@ class HierBackend final : public HostBackend {
          .rank = topology.place(),
          .name = inner_name(own, topology),
          .store = make_prefix_store(own.store, inner_prefix(topology)),
-         .whole = whole_of(own, here)});
+         .whole = whole_of(whole, here, false)});
   }
 
   /// All ranks refuse such a call alike.
@@ -332,7 +356,7 @@ class HierBackend final : public HostBackend {
            // sides.
       for (int r = ranks.empty() ? 0 : ranks.back() + 1; r < group_->size(); ++r)
         if (const auto bytes = internal::peek(*calls_store_, key(call, r))) add(r, *bytes);
-      const internal::GroupNames names(group(), whole_of(init_, std::move(ranks)));
+      const internal::GroupNames names(group(), whole_of(whole_, std::move(ranks), true));
       if (const auto found = internal::compare(names, ops, call, records)) why = *found;
     } catch (...) {  // Without them.
     }
@@ -345,6 +369,7 @@ class HierBackend final : public HostBackend {
   }
 
   BackendInit init_;  // For sub-groups.
+  WholeGroup whole_;  // Of the parts, without its ranks.
   Parts parts_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<Store> calls_store_;
@@ -376,7 +401,7 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
   if (parts.inner.entry->one_process) host += fmt::format(" process {}", ::getpid());
   internal::Rendezvous rendezvous(init);
   auto hosts = internal::number_hosts(rendezvous.exchange("host", host));
-  return std::make_unique<HierBackend>(init, std::move(parts), std::move(hosts));
+  return std::make_unique<HierBackend>(init, whole_group(init), std::move(parts), std::move(hosts));
 }
 
 std::string details() {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/call_history.hpp"
 #include "backend/host_calls.hpp"
 #include "values/fail.hpp"
 
@@ -17,22 +18,33 @@ constexpr std::uint64_t first_number(const Call& call) noexcept {
 }
 
 std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,
-                                   std::string name, int rank, const std::vector<int>& ranks) {
+                                   std::string name, int rank,
+                                   std::shared_ptr<const WholeGroup> whole) {
   BackendInit own = init;
-  own.whole = whole_of(init, ranks);
   own.store = make_prefix_store(init.store, std::move(prefix));
   own.rank = rank;
-  own.size = static_cast<int>(ranks.size());
+  own.size = static_cast<int>(whole->ranks.size());
   own.name = std::move(name);
   own.args = part.args;
+  own.whole = std::move(whole);
   return part.entry->make(own);
 }
 
 }  // namespace
 
-std::shared_ptr<const WholeGroup> whole_of(const BackendInit& init, std::vector<int> ranks) {
-  return std::make_shared<const WholeGroup>(
-      WholeGroup{init.name, init.store, std::move(ranks), part_bits});
+WholeGroup whole_group(const BackendInit& init) {
+  return {.name = init.name,
+          .store = init.store,
+          .part_bits = part_bits,
+          .history = std::make_shared<internal::CallHistory>(init.name, init.rank)};
+}
+
+std::shared_ptr<const WholeGroup> whole_of(const WholeGroup& whole, std::vector<int> ranks,
+                                           bool between_hosts) {
+  auto own = std::make_shared<WholeGroup>(whole);
+  own->ranks = std::move(ranks);
+  own->between_hosts = between_hosts;
+  return own;
 }
 
 Topology::Topology(std::vector<int> hosts, int rank)
@@ -129,22 +141,25 @@ std::string inner_prefix(const Topology& topology) {
   return fmt::format("hier/host/{}/", topology.host());
 }
 
-Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
-                   std::vector<int> hosts, Made made) {
+Levels make_levels(const BackendInit& init, const WholeGroup& whole, const Part& inner,
+                   const Part& outer, std::vector<int> hosts, Made made) {
   Levels levels(Topology(std::move(hosts), init.rank));
   const auto& topology = levels.topology;
   const auto& here = topology.ranks_of(topology.host());
   if (made.inner == nullptr)
     made.inner = make_part(init, inner, inner_prefix(topology), inner_name(init, topology),
-                           topology.place(), here);
+                           topology.place(), whole_of(whole, here, false));
   levels.inner = std::make_unique<Level>(std::move(made.inner));
   if (topology.hosts() == 1) return levels;
   std::vector<int> all(static_cast<std::size_t>(init.size));
   std::iota(all.begin(), all.end(), 0);
   auto& flat = made.flat;
-  if (flat == nullptr) flat = make_part(init, outer, "hier/flat/", init.name, init.rank, all);
+  if (flat == nullptr)
+    flat = make_part(init, outer, "hier/flat/", init.name, init.rank,
+                     whole_of(whole, std::move(all), true));
   if (topology.in_lane()) {
     const auto ranks = topology.lane();
+    const auto of_lane = whole_of(whole, ranks, true);
     for (std::size_t i = 0; i < levels.lane.size(); ++i) {
       const auto name = fmt::format("{}/lane{}.{}", init.name, topology.place(), i);
       const auto prefix = fmt::format("hier/lane/{}.{}/", topology.place(), i);
@@ -152,8 +167,8 @@ Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer
                                .rank = topology.host(),
                                .name = name,
                                .store = make_prefix_store(init.store, prefix),
-                               .whole = whole_of(init, ranks)});
-      if (lane == nullptr) lane = make_part(init, outer, prefix, name, topology.host(), ranks);
+                               .whole = of_lane});
+      if (lane == nullptr) lane = make_part(init, outer, prefix, name, topology.host(), of_lane);
       levels.lane[i] = std::make_unique<Level>(std::move(lane));
     }
   }

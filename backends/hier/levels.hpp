@@ -47,12 +47,15 @@ class Topology {
   int lanes_ = 0;
 };
 
-/// `ranks`: of the group of `init`, by rank of a part.
-std::shared_ptr<const WholeGroup> whole_of(const BackendInit& init, std::vector<int> ranks);
-
 /// The calls of one of these groups that may serve one call of the hier group.
 inline constexpr int part_bits = 20;
 inline constexpr std::size_t most_parts = std::size_t{1} << part_bits;
+
+/// The group of `init` as the whole of its parts.
+WholeGroup whole_group(const BackendInit& init);
+/// `ranks`: of the group `whole`, by rank of a part.
+std::shared_ptr<const WholeGroup> whole_of(const WholeGroup& whole, std::vector<int> ranks,
+                                           bool between_hosts);
 
 /// One of the groups of which a hier group is made, with the order of its calls. The numbers of the
 /// calls that serve call n of the hier group begin at n * 2^20. So ranks whose call n ended in
@@ -143,7 +146,7 @@ struct Made {
 };
 
 /// Makes the groups of a rank.
-Levels make_levels(const BackendInit& init, const Part& inner, const Part& outer,
-                   std::vector<int> hosts, Made made);
+Levels make_levels(const BackendInit& init, const WholeGroup& whole, const Part& inner,
+                   const Part& outer, std::vector<int> hosts, Made made);
 
 }  // namespace tutti::backend::hier

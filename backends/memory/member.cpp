@@ -19,6 +19,8 @@ using namespace std::chrono_literals;
 
 /// A sleeping rank looks at the group's state this often.
 constexpr std::chrono::nanoseconds slice_of_sleep = 20ms;
+/// The time between comparisons of calls by a rank that waits in a part between hosts.
+constexpr auto time_of_comparison = 500ms;
 
 }  // namespace
 
@@ -42,6 +44,8 @@ Member::Member(const BackendInit& init, Membership made)
       stopped_peers_(static_cast<std::size_t>(init.size), stopped_process()),
       agreement_(init.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
+  if (const auto* whole = names_.whole(); whole != nullptr && whole->between_hosts)
+    of_whole_.emplace(whole->store, names_(rank_), size_);
 }
 
 // --- Waiting ---
@@ -122,6 +126,7 @@ void Member::look(const Awaited& awaited) {
   const bool misses = misses_rank_that_left(awaited);
   if (entering_) look_for_refusal();
   if (misses) fail_waiting(Errc::peer_lost, "a rank has left", awaited);
+  if (entering_ && of_whole_) look_for_difference();
   if (const int dead = find_dead(); dead >= 0) {
     (void)fail(dead_error(names_, dead));
     throw_cause();
@@ -144,6 +149,24 @@ void Member::look_for_refusal() {
   }
   if (const auto* refusal = agreement_.refusals().of(internal::call_id(names_.group(), call_->seq)))
     throw Error(internal::refused_error(names_, ops_, *call_, refusal->rank, refusal->text));
+}
+
+/// Ranks that do not enter may wait in another part, because their call of the whole group differs.
+void Member::look_for_difference() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!next_comparison_) next_comparison_ = now + time_of_comparison;
+  if (now < *next_comparison_) return;
+  next_comparison_ = now + time_of_comparison;
+  const auto& history = *names_.whole()->history;
+  std::optional<internal::CallDifference> found;
+  try {
+    found = of_whole_->compare_calls(names_.group(), history.names(), history.take(), true);
+  } catch (...) {  // Without the store or memory no difference is found.
+  }
+  if (!found) return;
+  const auto error = internal::call_error(Errc::mismatch, names_, ops_, *call_, -1, found->text);
+  if (!found->is_last) (void)fail(error);
+  throw Error(error);
 }
 
 bool Member::misses_rank_that_left(const Awaited& awaited) const noexcept {
@@ -204,6 +227,7 @@ void Member::publish_entry(std::span<const std::byte> data) {
   if (!data.empty()) std::memcpy(entry.data.data(), data.data(), data.size());
   publish(entry.call, call_->seq + 1);
   entering_ = true;
+  next_comparison_.reset();
   // Most peers have read the entry of the call before, and read nothing else of its line.
   internal::expect_write(&entries[(call_->seq + 1) % 2]);
 }

@@ -223,6 +223,7 @@ class Member {
   bool await_end_of_access(int rank) noexcept;
   void end_moved();
   void look_for_refusal();
+  void look_for_difference();
   bool misses_rank_that_left(const Awaited& awaited) const noexcept;
   void await_reusable_entry();
   void compare();
@@ -266,6 +267,8 @@ class Member {
   std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.
   std::uint32_t seen_refusals_ = 0;
   internal::StoppedProcess stopped_{dead_after_};
+  /// The next look_for_difference(); unset until the call waits.
+  std::optional<std::chrono::steady_clock::time_point> next_comparison_{};
 
   std::mutex mutex_;
   std::condition_variable settled_;
@@ -274,6 +277,7 @@ class Member {
   std::function<void(const Error&)> listener_;
   std::vector<internal::StoppedProcess> stopped_peers_;  // In checked mode, under mutex_.
   internal::Agreement agreement_;
+  std::optional<internal::Agreement> of_whole_{};  // Of a part between hosts.
 };
 
 }  // namespace tutti::backend::memory

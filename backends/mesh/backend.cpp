@@ -21,7 +21,7 @@ namespace tutti::backend::mesh {
 /// The messages of one collective of a group.
 class CallWire final : public collectives::Wire {
  public:
-  /// The messages of operation `index` of the call. `before`: CallHistory::begin().
+  /// The messages of operation `index` of the call. `before`: CallHistory::before().
   CallWire(const Group& group, std::span<const Op> ops, const Call& call, std::size_t index,
            std::uint64_t before, internal::Scratch& scratch, std::pmr::memory_resource& pool)
       : group_(group),
@@ -154,7 +154,7 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
     if (group_->names.is_part() &&
         mesh().agreement().refusals().of(group_->call_id(call)) != nullptr)
       throw TransportError(TransportError::Kind::refused, mesh().rank());
-    const auto before = group_->calls == nullptr ? 0 : group_->calls->history.begin(ops, call);
+    const auto before = group_->calls == nullptr ? 0 : group_->calls->begin(ops, call);
     for (const auto& op : ops) {
       if (is_point_to_point(op.kind)) continue;
       wire.emplace(*group_, ops, call, index++, before, scratch_, calls().pool());
@@ -242,7 +242,6 @@ void MeshBackend::publish_message(const Op& op, const Call& call, const Error& w
 bool MeshBackend::leave_parts(const Call& call, const Error& why) noexcept {
   const bool left = group_->size() == 1 || (!failure() && group_->abandon(call));
   if (!left) mesh().fail({.cause = internal::broken_by_refusal(why)});
-  if (group_->calls != nullptr) group_->calls->history.take_back(call.seq);
   ended_parts_.clear();
   return left;
 }

@@ -132,7 +132,7 @@ Error Group::refused(std::span<const Op> ops, const Call& call, bool pair) const
   // refused one never matches a later one.
   if (pair || names.is_part()) return error;
   if (abandon(call)) {
-    calls->history.take_back(call.seq);
+    calls->history->take_back(call.seq);
     return error;
   }
   return mesh->fail({.cause = internal::broken_by_refusal(error)});

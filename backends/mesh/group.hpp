@@ -32,7 +32,7 @@ struct Group {
   std::uint64_t pair_id(const Op& op) const noexcept;
   /// The slot of a collective's messages: equal on all ranks, different for every call of every
   /// group, and different on ranks that made different calls before. `index`: the operation's index
-  /// in the call. `before`: CallHistory::begin().
+  /// in the call. `before`: CallHistory::before().
   std::uint64_t slot(const Call& call, std::size_t index, std::uint64_t before) const noexcept;
   /// The slot of a send and its receive.
   std::uint64_t pair_slot(const Op& op) const noexcept;

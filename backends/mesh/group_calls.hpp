@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,12 +53,18 @@ struct GroupCalls : std::enable_shared_from_this<GroupCalls> {
       : name(std::move(n)),
         names(std::move(shown)),
         ranks(std::move(mesh_ranks)),
-        history(names, rank) {}
+        history(names.is_part() ? names.whole()->history
+                                : std::make_shared<internal::CallHistory>(names, rank)) {}
+
+  /// Records a call, unless the whole group has. Returns CallHistory::before().
+  std::uint64_t begin(std::span<const Op> ops, const Call& call) const noexcept {
+    return names.is_part() ? history->before() : history->begin(ops, call);
+  }
 
   std::string name;  ///< Unique on the mesh.
   internal::GroupNames names;
-  std::vector<int> ranks;  ///< Mesh ranks, by group rank.
-  internal::CallHistory history;
+  std::vector<int> ranks;                                ///< Mesh ranks, by group rank.
+  const std::shared_ptr<internal::CallHistory> history;  ///< Of a part: of the whole group.
   PostedMessages posted{};
 };
 

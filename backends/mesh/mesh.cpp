@@ -244,15 +244,18 @@ Mesh::Waiting Mesh::waiting_calls(std::chrono::steady_clock::time_point now) {
     if (waited < patience_before_comparing) continue;
     waiting.is_recent = waiting.is_recent || waited < time_of_differences;
     const auto& group = *call.group;
+    const auto& names = group.names;
     if (is_message) {
       waiting.messages.emplace_back(
           m->peer_,
           internal::MessageSide{rank_, call.id, call.ops[0].fingerprint, m->message_text()});
     } else if (std::ranges::none_of(waiting.collectives, [&](const auto& other) {
-                 return other.group.get() == &group && other.seq == call.call->seq;
+                 return other.group.get() == &group && other.seq == names.shown(call.call->seq);
                })) {
-      waiting.collectives.push_back({group.shared_from_this(), call.call->seq,
-                                     internal::describe(call.ops, *call.call, group.names)});
+      // The operations of a part are not those of the call.
+      waiting.collectives.push_back(
+          {group.shared_from_this(), names.shown(call.call->seq),
+           names.is_part() ? "" : internal::describe(call.ops, *call.call, names)});
     }
   }
   return waiting;
@@ -285,7 +288,9 @@ std::optional<Error> Mesh::answer(const Waiting& waiting) {
   for (const auto& theirs : agreement().questions())
     if (auto cause = compare_message(theirs)) return cause;
   for (const auto& calls : all_calls()) {
-    const auto is_own = [&](const auto& collective) { return collective.group == calls; };
+    const auto is_own = [&](const auto& collective) {
+      return collective.group->history == calls->history;
+    };
     if (std::ranges::any_of(waiting.collectives, is_own)) continue;
     if (auto cause = compare(*calls, nullptr)) return cause;
   }
@@ -293,25 +298,29 @@ std::optional<Error> Mesh::answer(const Waiting& waiting) {
 }
 
 std::optional<Error> Mesh::compare(const GroupCalls& calls, const Waiting::Collective* waits) {
-  auto mine = calls.history.take();
+  const auto& names = calls.history->names();
+  auto mine = calls.history->take();
   if (waits != nullptr && !mine.empty() && mine.last() == waits->seq)
     mine.calls.back().text = waits->text;
-  const auto found = agreement().compare_calls(calls.name, calls.names, mine, waits != nullptr);
+  const auto found = agreement().compare_calls(names.group(), names, mine, waits != nullptr);
   if (!found) return std::nullopt;
+  // A rank in a call compares while it waits between hosts.
+  if (waits == nullptr && found->is_last && calls.history->is_running()) return std::nullopt;
   cancel_refused();
-  const auto id = internal::call_id(calls.name, calls.names.first_part(found->seq));
+  const auto id = internal::call_id(calls.name, calls.names.first_of_shown(found->seq));
   const auto* refusal = agreement().refusals().of(id);
-  if (refusal != nullptr && !refusal->is_difference)
+  const bool is_present = waits != nullptr && found->is_last && found->seq == waits->seq;
+  if (refusal != nullptr && !refusal->is_difference && !is_present)
     return internal::broken_by_refusal(Error(
         Errc::mismatch, fmt::format("rank {} refused {}", names_(refusal->rank), refusal->text),
-        {.group = calls.names.group(), .rank = names_(refusal->rank)}));
+        {.group = names.group(), .rank = names_(refusal->rank)}));
   // The ranks leave this call already; this one may be about to.
   if (refusal != nullptr) return std::nullopt;
-  if (waits == nullptr || !found->is_last || found->seq != waits->seq)
+  if (!is_present)
     return Error(Errc::mismatch, found->text,
-                 {.group = calls.names.group(),
+                 {.group = names.group(),
                   .operation = std::string(name_of(found->operation)),
-                  .seq = static_cast<std::int64_t>(calls.names.shown(found->seq))});
+                  .seq = static_cast<std::int64_t>(found->seq)});
   agreement().refusals().add(
       {.call = id, .rank = rank_, .text = found->text, .entered = true, .is_difference = true});
   return std::nullopt;
@@ -357,13 +366,14 @@ void Mesh::add_calls(const std::shared_ptr<const GroupCalls>& calls) {
 }
 
 void Mesh::end_calls(const GroupCalls& calls) noexcept {
-  if (!is_up() || !agreement().answers()) return;
+  const auto& names = calls.history->names();
+  const bool has_all_ranks = calls.name == names.group();  // One part does it for all.
+  if (!has_all_ranks || !is_up() || !agreement().answers()) return;
   try {
     const auto found =
-        agreement().compare_calls(calls.name + "/end", calls.names, calls.history.take(), true);
+        agreement().compare_calls(calls.name + "/end", names, calls.history->take(), true);
     if (found)
-      log(LogLevel::error,
-          fmt::format("group '{}' has ended: {}", calls.names.group(), found->text));
+      log(LogLevel::error, fmt::format("group '{}' has ended: {}", names.group(), found->text));
   } catch (...) {  // Without the store nothing is compared.
   }
 }

@@ -143,8 +143,8 @@ class Mesh : public internal::FailingGroup {
   struct Waiting {
     struct Collective {
       std::shared_ptr<const GroupCalls> group;
-      std::uint64_t seq;
-      std::string text;  // "all_reduce sum f32 [4]".
+      std::uint64_t seq;  // GroupNames::shown().
+      std::string text;   // "all_reduce sum f32 [4]"; of a part: empty.
     };
     bool any = false;        // Some call waits, maybe not for long.
     bool is_recent = false;  // Some call is compared, and has not been for long.
@@ -163,7 +163,8 @@ class Mesh : public internal::FailingGroup {
   // These return the cause with which the mesh fails.
   std::optional<Error> ask(const Waiting& waiting);
   std::optional<Error> answer(const Waiting& waiting);
-  /// Compares one group's calls. `waits`: this rank waits in the last one.
+  /// Compares one group's calls, or of a part those of the whole group. `waits`: this rank waits in
+  /// the last one.
   std::optional<Error> compare(const GroupCalls& calls, const Waiting::Collective* waits);
   std::optional<Error> compare_message(const internal::MessageSide& theirs);
 

@@ -12,7 +12,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// The row count of each rank, the same on every rank. A value type.
 class RowLayout {
  public:
-  RowLayout() = default;  ///< Of zero ranks.
+  RowLayout() = default;  ///< Of zero ranks. Does not throw.
   /// @throws Error invalid_argument for a negative count, count_overflow when the rows together
   ///         do not fit in 63 bits.
   explicit RowLayout(std::span<const std::int64_t> counts);
@@ -26,8 +26,10 @@ class RowLayout {
     return counts_[static_cast<std::size_t>(rank)];
   }
   /// Index of rank's first row in the gathered array; offset(ranks()) is the total.
-  std::int64_t offset(int rank) const noexcept { return offsets_[static_cast<std::size_t>(rank)]; }
-  std::int64_t total() const noexcept { return offsets_.back(); }
+  std::int64_t offset(int rank) const noexcept {
+    return rank == 0 ? 0 : ends_[static_cast<std::size_t>(rank) - 1];
+  }
+  std::int64_t total() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
   std::int64_t max() const noexcept { return max_; }
   bool is_equal() const noexcept;  ///< All counts are equal.
 
@@ -40,7 +42,7 @@ class RowLayout {
 
  private:
   std::vector<std::int64_t> counts_;
-  std::vector<std::int64_t> offsets_{0};
+  std::vector<std::int64_t> ends_;  // By rank, the sum of the counts up to its own.
   std::int64_t max_ = 0;
 };
 

@@ -53,12 +53,9 @@ void CallHistory::write(Slot& slot, const Call& call, const Op& first, std::size
 }
 
 std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noexcept {
-  if (const auto first = names_.first_part(call.seq); first != first_ || !names_.is_part()) {
-    if (present_ != 0) chain_ = chain(chain_, present_);
-    present_ = 0;
-    first_ = first;
-  }
-  present_ = chain(present_, call.fingerprint) | 1;
+  if (present_ != 0) chain_ = chain(chain_, present_);
+  present_ = chain(0, call.fingerprint) | 1;
+  seq_ = call.seq;
   const Op* shown = ops.data();
   for (const auto& op : ops)
     if (is_point_to_point(shown->kind)) shown = &op;
@@ -74,19 +71,11 @@ std::uint64_t CallHistory::begin(std::span<const Op> ops, const Call& call) noex
 }
 
 void CallHistory::take_back(std::uint64_t seq) noexcept {
-  // A part may have been refused before its first call for the whole group's call.
-  if (names_.first_part(seq) != first_) return;
+  if (present_ == 0 || seq != seq_) return;
   present_ = 0;
-  auto count = count_.load(std::memory_order_relaxed);
-  while (count > 0) {
-    auto& slot = slots_[(count - 1) % length];
-    if (slot.version.load(std::memory_order_relaxed) == 0 ||
-        names_.first_part(slot.seq.load(std::memory_order_relaxed)) != first_)
-      break;
-    slot.version.store(0, std::memory_order_release);
-    --count;
-  }
-  count_.store(count, std::memory_order_release);
+  const auto last = count_.load(std::memory_order_relaxed) - 1;
+  slots_[last % length].version.store(0, std::memory_order_release);
+  count_.store(last, std::memory_order_release);
 }
 
 std::optional<PastCall> CallHistory::read(const Slot& slot) {

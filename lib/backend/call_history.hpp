@@ -71,13 +71,17 @@ class CallHistory {
 
   const GroupNames& names() const noexcept { return names_; }
 
-  /// Records a call, and returns the hash of all calls before it. Calls that serve one call of a
-  /// whole group (WholeGroup) count as one.
+  /// Records a call, and returns before().
   std::uint64_t begin(std::span<const Op> ops, const Call& call) noexcept;
-  /// Forgets call `seq`, or all calls that serve the same one, if it is the last: it has ended on
-  /// all ranks with an error that leaves the group usable. A rank that refused it has not recorded
-  /// it.
+  /// The hash of all calls before the last one.
+  std::uint64_t before() const noexcept { return chain_; }
+  /// Forgets call `seq`, if it is the last: it has ended on all ranks with an error that leaves the
+  /// group usable. A rank that refused it has not recorded it.
   void take_back(std::uint64_t seq) noexcept;
+
+  /// Of a group that is made of parts: whether this rank is in its last call.
+  void set_running(bool running) noexcept { running_.store(running, std::memory_order_release); }
+  bool is_running() const noexcept { return running_.load(std::memory_order_acquire); }
 
   PastCalls take() const;
   /// True if calls have begun since the last call of this function. From one thread.
@@ -100,12 +104,13 @@ class CallHistory {
   GroupNames names_;
   int rank_;
   // Of the thread in whose turn a call is.
-  std::uint64_t chain_ = 0;    // A hash of all calls before the present one.
-  std::uint64_t present_ = 0;  // A hash of the present one, and of it alone.
-  std::uint64_t first_ = 0;    // GroupNames::first_part() of the present one.
+  std::uint64_t chain_ = 0;    // A hash of all calls before the last one.
+  std::uint64_t present_ = 0;  // A hash of the last one alone; 0: none, or taken back.
+  std::uint64_t seq_ = 0;      // Of the last one.
   std::uint64_t next_mark_ = 0;
   std::uint64_t written_ = 0;  // The number of writes.
 
+  std::atomic<bool> running_{false};
   std::atomic<std::uint64_t> count_{0};
   std::uint64_t seen_ = 0;  // By has_changed().
   std::array<Slot, length> slots_;

@@ -34,6 +34,12 @@ class GroupNames {
   std::uint64_t shown(std::uint64_t seq) const noexcept {
     return is_part() ? seq >> whole_->part_bits : seq;
   }
+  /// The first of the numbers with this number in errors.
+  std::uint64_t first_of_shown(std::uint64_t shown) const noexcept {
+    return is_part() ? shown << whole_->part_bits : shown;
+  }
+  /// Null unless the group is a part.
+  const WholeGroup* whole() const noexcept { return whole_.get(); }
   /// The number in errors of a rank of this group. Other numbers, such as any_peer: themselves.
   int operator()(int rank) const noexcept {
     const bool known = whole_ != nullptr && rank >= 0 && rank < std::ssize(whole_->ranks);

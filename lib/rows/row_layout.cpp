@@ -12,17 +12,17 @@ namespace [[gnu::visibility("default")]] tutti {
 
 RowLayout::RowLayout(std::span<const std::int64_t> counts) try
     : counts_(counts.begin(), counts.end()) {
-  offsets_.reserve(counts.size() + 1);
+  ends_.reserve(counts.size());
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] < 0)
       internal::failf(Errc::invalid_argument, "rank {} has {} rows; the number must be 0 or more",
                       r, counts[r]);
     std::int64_t sum = 0;
-    if (__builtin_add_overflow(offsets_.back(), counts[r], &sum))
+    if (__builtin_add_overflow(total(), counts[r], &sum))
       internal::failf(Errc::count_overflow,
-                      "{} rows of ranks 0 to {} and {} of rank {} exceed 2^63 - 1", offsets_.back(),
-                      r - 1, counts[r], r);
-    offsets_.push_back(sum);
+                      "{} rows of ranks 0 to {} and {} of rank {} exceed 2^63 - 1", total(), r - 1,
+                      counts[r], r);
+    ends_.push_back(sum);
     max_ = std::max(max_, counts[r]);
   }
 } catch (...) {

@@ -42,12 +42,21 @@ inline unsigned char* out(std::span<std::byte> bytes) {
 inline void require(bool done, std::string_view what) {
   if (!done) failf(Errc::backend, "OpenSSL: {} failed", what);
 }
+/// Without memory at its first use, OpenSSL crashes at every later use of a context that it has not
+/// made.
+inline void require_context() {
+  if (::OSSL_LIB_CTX_get0_global_default() == nullptr)
+    failf(Errc::resource_exhausted,
+          "OpenSSL found no memory when this process first used it; it works in a new process");
+}
 
 inline void random(std::span<std::byte> bytes) {
+  require_context();
   require(::RAND_bytes(out(bytes), static_cast<int>(bytes.size())) == 1, "RAND_bytes");
 }
 
 inline Digest sha256(std::span<const std::byte> data) {
+  require_context();
   Digest digest;
   require(
       ::EVP_Digest(data.data(), data.size(), out(digest), nullptr, ::EVP_sha256(), nullptr) == 1,
@@ -56,6 +65,7 @@ inline Digest sha256(std::span<const std::byte> data) {
 }
 
 inline Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data) {
+  require_context();
   Digest digest;
   require(::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()), in(data), data.size(),
                  out(digest), nullptr) != nullptr,
@@ -66,6 +76,7 @@ inline Digest hmac_sha256(std::span<const std::byte> key, std::span<const std::b
 /// RFC 5869.
 inline void hkdf_sha256(std::span<const std::byte> secret, std::span<const std::byte> salt,
                         std::span<const std::byte> info, std::span<std::byte> key) {
+  require_context();
   ::EVP_KDF* const algorithm = ::EVP_KDF_fetch(nullptr, "HKDF", nullptr);
   ::EVP_KDF_CTX* const context = algorithm == nullptr ? nullptr : ::EVP_KDF_CTX_new(algorithm);
   ::EVP_KDF_free(algorithm);

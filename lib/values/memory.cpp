@@ -1,8 +1,10 @@
 #include <tutti/memory.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "values/fail.hpp"
 
@@ -35,7 +37,8 @@ class HostMemory final : public Memory {
 
 Memory& host_memory() noexcept {
   // Stateless and never destroyed: Tensors with static storage may outlive any static object.
-  static Memory& memory = *new HostMemory;
+  alignas(HostMemory) static std::byte storage[sizeof(HostMemory)];
+  static Memory& memory = *new (storage) HostMemory;
   return memory;
 }
 

@@ -20,6 +20,10 @@
 // The service provider interface (SPI) that a backend implements. docs/adding-a-backend.md walks
 // through one.
 
+namespace tutti::internal {
+class CallHistory;
+}
+
 namespace [[gnu::visibility("default")]] tutti {
 
 /// An object of a backend, kept from one launch of a prepared list for the next; see Call::kept.
@@ -71,6 +75,11 @@ struct WholeGroup {
   std::vector<int> ranks{};        ///< Ranks of the whole group, by rank of the part.
   /// The part's calls for call n of the whole group have the numbers from n << part_bits on.
   int part_bits = 0;
+  /// The calls of this rank on the whole group, which ranks compare while they wait in any part.
+  std::shared_ptr<internal::CallHistory> history{};
+  /// A part of ranks of several hosts. If these make different calls of the whole group, they wait
+  /// in different parts.
+  bool between_hosts = false;
 };
 
 /// Parameters of a sub-group, for one of its members.

@@ -1,7 +1,6 @@
 #include "backend/call_history.hpp"
 
 #include <array>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -127,46 +126,6 @@ TEST(CallHistory, AnOldDifferenceIsFoundByLaterCalls) {
   const auto found = compare(a, b);
   ASSERT_TRUE(found);
   EXPECT_NE(found->text.find("another call before #"), std::string::npos) << found->text;
-}
-
-TEST(CallHistory, CallsOfAPartThatServeOneCallAreOne) {
-  const auto whole = std::make_shared<const WholeGroup>(
-      WholeGroup{.name = "world", .store = nullptr, .ranks = {4, 7}, .part_bits = 4});
-  const Op op = all_reduce();
-  const auto number = [](std::uint64_t call, std::uint64_t part) { return call << 4 | part; };
-  CallHistory a({"part", whole}, 0);
-  CallHistory b({"part", whole}, 1);
-  for (auto* history : {&a, &b}) (void)history->begin({&op, 1}, {.seq = number(0, 0)});
-  // Rank b reaches a later phase of a call that both give up.
-  (void)a.begin({&op, 1}, {.seq = number(1, 0), .fingerprint = 3});
-  (void)b.begin({&op, 1}, {.seq = number(1, 0), .fingerprint = 3});
-  (void)b.begin({&op, 1}, {.seq = number(1, 1), .fingerprint = 4});
-  a.take_back(number(1, 0));
-  b.take_back(number(1, 0));
-  const auto chain = [&](CallHistory& history, std::uint64_t call, std::uint64_t fingerprint) {
-    return history.begin({&op, 1}, {.seq = number(call, 0), .fingerprint = fingerprint});
-  };
-  EXPECT_EQ(chain(a, 2, 5), chain(b, 2, 6));  // What was before.
-  const auto found = difference(a.names(), a.take(), b.take());
-  ASSERT_TRUE(found);
-  EXPECT_NE(found->text.find("rank 4: all_reduce #2"), std::string::npos) << found->text;
-  EXPECT_NE(chain(a, 3, 7), chain(b, 3, 7));
-}
-
-TEST(CallHistory, ARefusalBeforeTheFirstCallTakesNothingBack) {
-  const auto whole = std::make_shared<const WholeGroup>(
-      WholeGroup{.name = "world", .store = nullptr, .ranks = {0, 1}, .part_bits = 4});
-  const Op op = all_reduce();
-  CallHistory a({"part", whole}, 0);
-  CallHistory b({"part", whole}, 1);
-  for (auto* history : {&a, &b}) (void)history->begin({&op, 1}, {.seq = 1 << 4, .fingerprint = 3});
-  // Call 2 of the whole group: rank a knows of the refusal before it begins.
-  (void)b.begin({&op, 1}, {.seq = 2 << 4, .fingerprint = 4});
-  a.take_back(2 << 4);
-  b.take_back(2 << 4);
-  const Call next{.seq = 3 << 4, .fingerprint = 5};
-  EXPECT_EQ(a.begin({&op, 1}, next), b.begin({&op, 1}, next));
-  EXPECT_FALSE(difference(a.names(), a.take(), b.take()));
 }
 
 TEST(CallHistory, ChangesAreToldOnce) {

@@ -163,6 +163,18 @@ TEST_P(Allocation, OfASteadyStreamOfCallsIsNone) {
   EXPECT_EQ(count(GetParam().call), 0U) << "in " << counted << " calls of each of " << ranks;
 }
 
+// Before main(), so that no other call of it comes before.
+const std::uint64_t of_first_host_memory = [] {
+  begin_counting();
+  (void)host_memory();
+  return end_counting();
+}();
+
+// It is noexcept, so that an allocation that fails would end the process.
+TEST(HostMemory, AllocatesNothingAtItsFirstUse) {
+  EXPECT_EQ(of_first_host_memory, 0U);
+}
+
 // Checks that the counter can fail.
 TEST(AllocationCounter, SeesTheLibrarysOwnAllocations) {
   begin_counting();

@@ -32,6 +32,9 @@ TEST(RowLayout, OffsetsAreTheSumsOfWhatComesBefore) {
   EXPECT_EQ(Counts(layout.counts().begin(), layout.counts().end()), (Counts{3, 0, 5, 1}));
 }
 
+// It is a default argument, so it is made outside of the functions that report a lack of memory.
+static_assert(std::is_nothrow_default_constructible_v<RowLayout>);
+
 TEST(RowLayout, OfNoRanksHasNoRows) {
   const RowLayout layout;
   EXPECT_EQ(layout.ranks(), 0);

@@ -1,7 +1,12 @@
 #include "store/handshake.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +40,48 @@ StoreIdentity rank_2() {
   return {
       .token = StoreToken::from_text(secret), .job = "job", .generation = 7, .rank = 2, .size = 4};
 }
+
+#ifdef HAS_OPENSSL
+
+std::atomic<int> until_failure{0};
+
+/// Uses OpenSSL for the first time, and again, while its n-th allocation fails. Returns 0 if
+/// nothing but an Error comes of it.
+int use_openssl_without_memory(int n) {
+  until_failure = n;
+  const auto realloc = [](void* old, std::size_t bytes, const char*, int) {
+    return --until_failure == 0 ? nullptr : std::realloc(old, bytes);
+  };
+  const auto malloc = [](std::size_t bytes, const char*, int) {
+    return --until_failure == 0 ? nullptr : std::malloc(bytes);
+  };
+  if (::CRYPTO_set_mem_functions(malloc, realloc,
+                                 [](void* data, const char*, int) { std::free(data); }) != 1)
+    return 2;  // This process has used OpenSSL before.
+  for (int i = 0; i < 2; ++i) {
+    try {
+      Digest key{};
+      internal::crypto::random(key);
+      (void)internal::crypto::hmac_sha256(key, key);
+    } catch (const Error&) {
+    }
+  }
+  return 0;
+}
+
+// First in this program: no other test has used OpenSSL. OpenSSL makes some 60 allocations.
+TEST(OpenSsl, AFailedAllocationAtItsFirstUseIsAnError) {
+  for (int n = 1; n <= 150; ++n) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) ::_exit(use_openssl_without_memory(n));
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "allocation " << n;
+  }
+}
+
+#endif
 
 /// Everything that one handshake sends, for tests that alter it.
 struct Messages {
