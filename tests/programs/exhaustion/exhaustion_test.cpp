@@ -28,6 +28,7 @@
 #include "support/processes.hpp"
 #include "support/resources.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/worlds.hpp"
 
 namespace tutti::test {
 namespace {
@@ -238,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(Phases, Exhaustion, testing::ValuesIn(cases({"local", "
 TEST_P(Exhaustion, OfMemoryIsAnErrorOfItsRankAndItsPeer) {
   // A peer that is in a handshake of gloo learns of the failure after 2 s.
   const bool slow = GetParam().backend == "gloo" && GetParam().phase.run == nullptr;
-  fail_each(GetParam().backend, GetParam().phase, slow ? 29 : 7);
+  fail_each(GetParam().backend, GetParam().phase, slow ? 29 : reduced() ? 19 : 7);
 }
 
 class SlowExhaustion : public testing::TestWithParam<Case> {};
