@@ -207,6 +207,8 @@ class Attempt {
   /// Publishes this rank's addresses and reads those of its peers. @throws Error, which ends the
   /// rendezvous.
   void exchange_addresses() {
+    // Before Gloo listens: the filter is then there at once.
+    secret_.emplace(rendezvous_, name_, rendezvous_.names()(init_.rank));
     made_.context = made_.device->createContext(init_.rank, init_.size);
     // Connecting takes up to 5 of these timeouts, and another attempt needs time too.
     made_.context->setTimeout(clamp(rendezvous_.limit().remaining() / 5 / attempts, 2s));
@@ -224,7 +226,6 @@ class Attempt {
       info.addresses.back() = pair.address().bytes();
       if (listens_alone(pair)) own.push_back(address_of(pair));
     }
-    secret_.emplace(rendezvous_, name_, rendezvous_.names()(init_.rank));
     admit_only(secret_->token(), own);
     const auto infos = rendezvous_.exchange(name_, encode(info));
     for (int r = 0; r < init_.size; ++r)

@@ -31,12 +31,17 @@ bool has_tcp(std::string_view list) {
 /// transport when it discards the connection, and again when the failed write returns
 /// (uct_tcp_ep_sendv() in src/uct/tcp/tcp_ep.c). A build with assertions, such as Debian's 1.13.1,
 /// then aborts the process.
-bool completes_failed_sends_twice(const UcxApi& api) {
+bool completes_failed_sends_twice(unsigned minor) {
+  return minor < 14;
+}
+
+/// Of UCX 1.x.
+unsigned minor_version(const UcxApi& api) {
   unsigned major = 0;
   unsigned minor = 0;
   unsigned release = 0;
   api.get_version(&major, &minor, &release);
-  return major == 1 && minor < 14;
+  return major > 1 ? ~0U : minor;
 }
 
 }  // namespace
@@ -75,7 +80,7 @@ Config::Config(const UcxApi& api, const Transports& transports) : Config(api) {
   // of 64 KiB costs a fifth of the rate. A segment holds a message of 512 KiB and its headers.
   constexpr const char* segment = "528k";
   if (!is_set("TCP_RX_SEG_SIZE")) set_tcp("RX_SEG_SIZE", segment);
-  if (!completes_failed_sends_twice(api) || is_set("ZCOPY_THRESH")) return;
+  if (!completes_failed_sends_twice(minor_version(api)) || is_set("ZCOPY_THRESH")) return;
   check(api, api.config_modify(config_, "ZCOPY_THRESH", "inf"), "setting UCX_ZCOPY_THRESH");
   // The copies are as large as the segments of the receiver; UCX's default of 8 KiB would cost half
   // of the rate. UCX refuses a larger size than that of the receiver's segments.
@@ -96,11 +101,12 @@ void Config::use_loopback() {
                    "setting UCX_NET_DEVICES");
 }
 
-/// UCX 1.13 knows these options by the name without TCP_, newer ones by the name with it, older
-/// ones not at all.
+/// From 1.17 on UCX knows these options by the name with TCP_, before by the name without, and
+/// before 1.13 not at all. 1.13 and newer take every name, and log those that they do not know.
 void Config::set_tcp(const char* option, const char* value) {
-  if (api_.config_modify(config_, option, value) != UCS_OK)
-    (void)api_.config_modify(config_, fmt::format("TCP_{}", option).c_str(), value);
+  const bool long_name = minor_version(api_) >= 17;
+  (void)api_.config_modify(config_, fmt::format("{}{}", long_name ? "TCP_" : "", option).c_str(),
+                           value);
 }
 
 }  // namespace tutti::backend::ucx

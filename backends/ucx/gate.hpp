@@ -1,6 +1,9 @@
 #pragma once
 
+#include <linux/filter.h>
+
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,19 +13,19 @@ namespace tutti::backend::ucx {
 /// The TCP listeners of a worker, through which only the ranks of the group get data to UCX. UCX
 /// trusts all that it reads: 72 bytes of an unauthenticated peer would end the process.
 ///
-/// From the start the kernel drops all data that arrives at the listeners, so an unauthenticated
-/// peer can connect, and no more. Each rank tells its peers through the store from which addresses
-/// it connects to them, before UCX sends anything; only connections from these addresses are
-/// admitted. Then nothing answers at the listeners any more: UCX makes all its TCP connections with
-/// its endpoints.
+/// The kernel drops what arrives at the listeners from before UCX listens until the worker is made,
+/// and from then on all data, so an unauthenticated peer can connect, and no more. Each rank tells
+/// its peers through the store from which addresses it connects to them, before UCX sends anything;
+/// only connections from these addresses are admitted. Then nothing answers at the listeners any
+/// more: UCX makes all its TCP connections with its endpoints.
 class Gate {
  public:
   /// IP addresses with ports, as text.
   using Addresses = std::vector<std::string>;
 
-  /// `make` makes the worker and returns its address. @throws Error unsupported if the kernel
-  /// filters no segments here.
-  explicit Gate(const std::function<std::string()>& make);
+  /// `make` makes the worker, on this thread. @throws Error unsupported if the kernel filters no
+  /// segments here; what `make` throws.
+  explicit Gate(const std::function<void()>& make);
 
   /// The addresses at which the worker listens. Empty without TCP.
   const Addresses& listeners() const noexcept { return listeners_; }
@@ -40,8 +43,13 @@ class Gate {
   void refuse_others() const;
 
  private:
+  friend int before_listen(int descriptor) noexcept;
+  void guard(int descriptor);
+  void filter_listeners(std::span<const sock_filter> steps) const;
+
   Addresses listeners_;
   Addresses admitted_;
+  int error_ = 0;  // Of the kernel, which does not filter.
 };
 
 /// True if the address is of the loopback interface.

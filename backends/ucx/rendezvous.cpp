@@ -325,7 +325,6 @@ Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended
   Gate gate([&] {
     worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
                                       init.group.logger, std::move(ended));
-    return worker->address();
   });
   auto made = connector.connect(*worker, gate);
   made.worker = std::move(worker);
