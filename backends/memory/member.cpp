@@ -41,6 +41,7 @@ Member::Member(const BackendInit& init, Membership made)
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       peer_memory_(made_, init.name, init.logger),
+      random_(static_cast<std::uint32_t>(init.rank) + 1),
       stopped_peers_(static_cast<std::size_t>(init.size), stopped_process()),
       agreement_(init.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
@@ -112,11 +113,8 @@ void Member::await_asleep(const Awaited& awaited) {
   }
 }
 
-void Member::await_all(Number SharedRank::*word, std::uint64_t value) {
-  for (int i = 1; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;
-    await({peer, of(peer).*word, value});
-  }
+int Member::random_below(int limit) noexcept {
+  return static_cast<int>(random_() % static_cast<std::uint32_t>(limit));
 }
 
 /// Throws if the wait cannot end.
@@ -127,6 +125,17 @@ void Member::look(const Awaited& awaited) {
   if (entering_) look_for_refusal();
   if (misses) fail_waiting(Errc::peer_lost, "a rank has left", awaited);
   if (entering_ && of_whole_) look_for_difference();
+  look_at_processes(awaited);
+  if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
+    fail_waiting(Errc::timeout, "the deadline passed", awaited);
+}
+
+/// Looks once in a slice of sleep: a call may sleep many times, and the look takes a time for each
+/// rank.
+void Member::look_at_processes(const Awaited& awaited) {
+  const auto now = Deadline::Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + slice_of_sleep;
   if (const int dead = find_dead(); dead >= 0) {
     (void)fail(dead_error(names_, dead));
     throw_cause();
@@ -135,8 +144,6 @@ void Member::look(const Awaited& awaited) {
     (void)fail(*stopped);
     throw_cause();
   }
-  if (limit_.expired() && !awaited.reached(std::memory_order_acquire))
-    fail_waiting(Errc::timeout, "the deadline passed", awaited);
 }
 
 void Member::look_for_refusal() {
@@ -233,10 +240,9 @@ void Member::publish_entry(std::span<const std::byte> data) {
 }
 
 void Member::await_entries(bool first_filled) {
-  for (int i = 1; i < size_; ++i) {
-    const int peer = (rank_ + i) % size_;
-    await({peer, of(peer).entries[call_->seq % 2].call, call_->seq + 1, true});
-  }
+  await_each([&](int peer) {
+    return Awaited{peer, of(peer).entries[call_->seq % 2].call, call_->seq + 1, true};
+  });
   entering_ = false;
   // Not before: a rank may give up a call that another rank refused, and enter a later one.
   bool equal = true;

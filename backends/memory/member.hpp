@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -211,15 +212,39 @@ class Member {
   SharedRank& of(int rank) const noexcept { return made_.memory.of(rank); }
   SharedRank& mine() const noexcept { return of(rank_); }
 
-  void await(const Awaited& awaited) {
+  /// False if it is time to sleep.
+  bool poll(const Awaited& awaited) {
     const auto reached = [&] { return awaited.reached(std::memory_order_acquire); };
-    if (polling_.shortly(reached)) return;
+    if (polling_.shortly(reached)) return true;
     notify_of_stores();
-    if (!polling_.longer(reached)) await_asleep(awaited);
+    return polling_.longer(reached);
+  }
+  void await(const Awaited& awaited) {
+    if (!poll(awaited)) await_asleep(awaited);
   }
   void await_asleep(const Awaited& awaited);
-  void await_all(Number SharedRank::*word, std::uint64_t value);
+  /// Waits for a number of each other rank, awaited_of(rank). A rank that sleeps is woken by one of
+  /// the missing peers, chosen at random: half of the others arrive before it. In the order of the
+  /// ranks it would sleep up to once for each peer.
+  template <typename AwaitedOf>
+  void await_each(const AwaitedOf& awaited_of) {
+    for (int i = 1; i < size_; ++i) {
+      const Awaited next = awaited_of((rank_ + i) % size_);
+      if (poll(next)) continue;
+      while (!next.reached(std::memory_order_acquire)) {
+        int last = i + random_below(size_ - i);
+        while (last > i && awaited_of((rank_ + last) % size_).reached(std::memory_order_acquire))
+          --last;
+        await_asleep(awaited_of((rank_ + last) % size_));
+      }
+    }
+  }
+  int random_below(int limit) noexcept;
+  void await_all(Number SharedRank::*word, std::uint64_t value) {
+    await_each([&](int peer) { return Awaited{peer, of(peer).*word, value}; });
+  }
   void look(const Awaited& awaited);
+  void look_at_processes(const Awaited& awaited);
   bool await_end_of_access(int rank) noexcept;
   void end_moved();
   void look_for_refusal();
@@ -266,9 +291,11 @@ class Member {
   std::uint64_t known_taken_ = 0;   // All ranks have taken every round below this.
   std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.
   std::uint32_t seen_refusals_ = 0;
+  std::minstd_rand random_;  // Of await_each().
   internal::StoppedProcess stopped_{dead_after_};
   /// The next look_for_difference(); unset until the call waits.
   std::optional<std::chrono::steady_clock::time_point> next_comparison_{};
+  Deadline::Clock::time_point next_look_{};  // At the processes of the peers.
 
   std::mutex mutex_;
   std::condition_variable settled_;
