@@ -7,11 +7,14 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -38,48 +41,72 @@ Bytes to_bytes(const Value& value) {
   return {data, data + value.size()};
 }
 
-/// Whether nothing listens at the address any more, found without waiting for long.
-bool is_closed(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
-  bool refused = false;
-  for (const auto* at = found; at != nullptr; at = at->ai_next) {
-    const int socket =
-        ::socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
-    if (socket < 0) continue;
-    int error = ::connect(socket, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
-    if (pollfd connected{socket, POLLOUT, 0}; error == EINPROGRESS && ::poll(&connected, 1, 400)) {
+/// The server of a TCPStore. Its addresses are looked up once, as names may be slow later.
+class Server {
+ public:
+  explicit Server(::c10d::Store& store) {
+    auto* const prefix = dynamic_cast<::c10d::PrefixStore*>(&store);
+    const auto under = prefix == nullptr ? nullptr : prefix->getUnderlyingNonPrefixStore();
+    const auto* tcp = dynamic_cast<::c10d::TCPStore*>(prefix == nullptr ? &store : under.get());
+    if (tcp == nullptr) return;
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const auto port = std::to_string(tcp->getPort());
+    if (::getaddrinfo(tcp->getHost().c_str(), port.c_str(), &hints, &found) != 0) return;
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+    for (; found != nullptr; found = found->ai_next) {
+      auto& address = addresses_.emplace_back();
+      std::memcpy(&address.where, found->ai_addr, found->ai_addrlen);
+      address.bytes = found->ai_addrlen;
+    }
+  }
+
+  /// Whether nothing listens any more. Takes a moment; 0.4 s if a host does not answer.
+  bool is_closed() const {
+    for (const auto& address : addresses_)
+      if (!refuses(address)) return false;
+    return !addresses_.empty();
+  }
+
+ private:
+  struct Address {
+    sockaddr_storage where{};
+    socklen_t bytes = 0;
+  };
+
+  static bool refuses(const Address& to) {
+    const int socket = ::socket(to.where.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (socket < 0) return false;
+    const auto* const where = reinterpret_cast<const sockaddr*>(&to.where);
+    int error = ::connect(socket, where, to.bytes) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+      pollfd connected{socket, POLLOUT, 0};
       socklen_t bytes = sizeof error;
-      ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
+      if (::poll(&connected, 1, 400) > 0)
+        ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes);
     }
     ::close(socket);
-    refused = error == ECONNREFUSED;
-    if (!refused) break;
+    return error == ECONNREFUSED;
   }
-  ::freeaddrinfo(found);
-  return refused;
-}
+
+  std::vector<Address> addresses_;  // Empty for another store.
+};
 
 class StoreOverC10d final : public Store {
  public:
-  explicit StoreOverC10d(const c10::intrusive_ptr<::c10d::Store>& store) : store_(store->clone()) {
-    auto* inner = dynamic_cast<::c10d::PrefixStore*>(store_.get());
-    server_ = c10::dynamic_intrusive_pointer_cast<::c10d::TCPStore>(
-        inner == nullptr ? store_ : inner->getUnderlyingNonPrefixStore());
-  }
+  explicit StoreOverC10d(const c10::intrusive_ptr<::c10d::Store>& store)
+      : store_(store->clone()), server_(*store_) {}
 
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
     call([&] { store_->set(std::string(key), to_value(value)); });
   }
-  std::optional<Bytes> try_get(std::string_view key) override {
-    return call([&] { return read(std::string(key)); });
-  }
+  std::optional<Bytes> try_get(std::string_view key) override { return try_get(key, true); }
   Bytes get(std::string_view key, Deadline deadline) override {
+    bool first = true;
     for (std::chrono::nanoseconds pause = first_pause;; pause *= 2) {
-      if (auto value = try_get(key)) return *std::move(value);
+      if (auto value = try_get(key, std::exchange(first, false))) return *std::move(value);
       if (deadline.expired())
         fail(Errc::timeout, "the key '" + std::string(key) + "' is not in the store");
       std::this_thread::sleep_for(
@@ -107,6 +134,10 @@ class StoreOverC10d final : public Store {
   }
 
  private:
+  std::optional<Bytes> try_get(std::string_view key, bool first) {
+    return call([&] { return read(std::string(key)); }, first);
+  }
+
   /// One step, which never waits: for a missing key compareSet() of c10d returns `expected` and
   /// sets nothing. Between check() and get() another rank may erase the key, and get() would wait.
   std::optional<Bytes> read(const std::string& name) {
@@ -117,9 +148,9 @@ class StoreOverC10d final : public Store {
   }
 
   template <typename F>
-  auto call(F&& use) -> decltype(use()) {
+  auto call(F&& use, bool first = true) -> decltype(use()) {
     const std::lock_guard lock(mutex_);
-    check_server();
+    check_server(first);
     try {
       return use();
     } catch (const std::bad_alloc&) {
@@ -137,17 +168,18 @@ class StoreOverC10d final : public Store {
   }
 
   /// Asks nothing of a server that has gone with its process, as at the end of a program: c10d's
-  /// client would log some 30 lines each time. Looks at the server after a pause, not in a loop.
-  void check_server() {
+  /// client would log some 30 lines each time. Looks at the server before the first of several
+  /// calls.
+  void check_server(bool first) {
     const auto now = std::chrono::steady_clock::now();
-    if (server_ != nullptr && !gone_ && now - std::exchange(last_call_, now) > 10 * longest_pause)
-      gone_ = is_closed(server_->getHost(), server_->getPort());
+    if (!gone_ && first && now - last_call_ > 1ms) gone_ = server_.is_closed();
+    last_call_ = now;
     if (gone_) fail_as("its server is gone");
   }
 
   std::mutex mutex_;  // Of all members.
   c10::intrusive_ptr<::c10d::Store> store_;
-  c10::intrusive_ptr<::c10d::TCPStore> server_;  // The one under it; empty if it is another store.
+  Server server_;
   std::chrono::steady_clock::time_point last_call_{};
   bool gone_ = false;
 };
