@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "backend/record.hpp"
 #include "values/group_errors.hpp"
 
 namespace tutti::backend::hier {
@@ -27,11 +28,13 @@ void Group::leave() noexcept {
   if (size_ > 1) agreement().leave(0);
 }
 
-Error Group::error_of_message(const Error& error) noexcept {
+Error Group::error_of_message(const Error& error, const Op& op) noexcept {
   if (!internal::breaks_group(error.code())) return error;
   const auto cause =
       error.code() == Errc::aborted ? await_failure({.cause = error}) : fail({.cause = error});
-  return internal::ended_by(cause, error.where());
+  // A part ends its messages with the error of a lost rank, which has no place.
+  return internal::ended_by(cause,
+                            internal::with_location(error, name_, {&op, 1}, {}, rank_).where());
 }
 
 void Group::stop(const Error& why) noexcept {

@@ -3,6 +3,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+
+#include <tutti/backend/op.hpp>
 
 #include "backend/failing_group.hpp"
 
@@ -12,8 +15,8 @@ namespace tutti::backend::hier {
 /// parts breaks all.
 class Group final : public internal::FailingGroup {
  public:
-  Group(const std::shared_ptr<Store>& store, int rank, int size)
-      : FailingGroup(store, rank, size), size_(size) {}
+  Group(const std::string& name, const std::shared_ptr<Store>& store, int rank, int size)
+      : FailingGroup(store, rank, size), name_(name), rank_(rank), size_(size) {}
 
   int size() const noexcept { return size_; }
 
@@ -26,14 +29,16 @@ class Group final : public internal::FailingGroup {
   void part_failed(const Error& why) noexcept;
   /// Leaves the group.
   void leave() noexcept;
-  /// The error of a message that ended with `error` in a part; breaks the group if it broke the
-  /// part.
-  Error error_of_message(const Error& error) noexcept;
+  /// The error of the message `op` that ended with `error` in a part; breaks the group if it broke
+  /// the part.
+  Error error_of_message(const Error& error, const Op& op) noexcept;
 
  private:
   void stop(const Error& why) noexcept override;
   void on_broken(const Error& cause) noexcept override;
 
+  const std::string name_;
+  const int rank_;
   const int size_;
   std::mutex hooks_mutex_;
   std::function<void(const Error&)> stop_;

@@ -74,7 +74,7 @@ class HierBackend final : public HostBackend {
         init_(init),
         whole_(std::move(whole)),
         parts_(std::move(parts)),
-        group_(std::make_shared<Group>(init.store, init.rank, init.size)),
+        group_(std::make_shared<Group>(init.name, init.store, init.rank, init.size)),
         calls_store_(make_prefix_store(init.store, "hier/calls/")),
         levels_(make_levels(init, whole_, parts_.inner, parts_.outer, std::move(hosts),
                             std::move(made))) {
@@ -189,9 +189,9 @@ class HierBackend final : public HostBackend {
     try {
       auto state = level(near).backend().launch({&own, 1}, its).release();
       if (state == nullptr) return nullptr;
-      return calls().make_state<PartMessage>(std::move(state), group_);
+      return calls().make_state<PartMessage>(std::move(state), group_, op);
     } catch (const Error& error) {
-      throw Error(group_->error_of_message(error));
+      throw Error(group_->error_of_message(error, op));
     }
   }
 

@@ -16,7 +16,7 @@ std::exception_ptr PartMessage::error() const noexcept {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
     try {
-      return std::make_exception_ptr(group_->error_of_message(error));
+      return std::make_exception_ptr(group_->error_of_message(error, op_));
     } catch (...) {
       return thrown;
     }

@@ -14,9 +14,10 @@ namespace tutti::backend::hier {
 /// group.
 class PartMessage final : public internal::HostState {
  public:
+  /// `op`: with the ranks of the whole group.
   PartMessage(std::shared_ptr<internal::CallQueue> queue, std::shared_ptr<WorkState> state,
-              std::shared_ptr<Group> group)
-      : HostState(std::move(queue)), state_(std::move(state)), group_(std::move(group)) {}
+              std::shared_ptr<Group> group, const Op& op)
+      : HostState(std::move(queue)), state_(std::move(state)), group_(std::move(group)), op_(op) {}
 
   bool done() const noexcept override { return HostState::done() || state_->done(); }
   bool wait_until(Deadline deadline) override;
@@ -31,6 +32,7 @@ class PartMessage final : public internal::HostState {
 
   std::shared_ptr<WorkState> state_;
   std::shared_ptr<Group> group_;
+  Op op_;
 };
 
 }  // namespace tutti::backend::hier

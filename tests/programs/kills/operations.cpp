@@ -43,6 +43,13 @@ void several_at_a_time(ProcessGroup& group, Arrays& a) {
   all.wait();
 }
 
+void both_asynchronous(ProcessGroup& group, Arrays& a) {
+  auto send = group.send_async(a.whole, next(a));
+  auto recv = group.recv_async(a.whole_too, previous(a));
+  send.wait();
+  recv.wait();
+}
+
 void broadcast_text(ProcessGroup& group, Arrays& a) {
   std::string text = a.rank == 0 ? a.text : std::string();
   broadcast_bytes(group, text, 0);
@@ -75,6 +82,7 @@ std::vector<Operation> all_operations() {
       {"send and recv", pass_on},
       {"sendrecv",
        [](Group& g, Arrays& a) { g.sendrecv(a.whole, next(a), a.whole_too, previous(a)); }},
+      {"send_async and recv_async", both_asynchronous},
       {"coalesced calls", coalesced},
       {"asynchronous calls", several_at_a_time},
       {"split", [](Group& g, Arrays& a) { g.split(0, a.rank)->all_reduce(a.whole); }},
