@@ -9,6 +9,8 @@
 
 #include <tutti/process_group.hpp>
 
+#include "support/worlds.hpp"
+
 namespace tutti::test {
 
 using Tensors = std::vector<at::Tensor>;
@@ -25,6 +27,9 @@ struct TorchCall {
 };
 
 std::vector<TorchCall> torch_calls();
+
+/// Some of worlds(), for tests whose calls others test over every backend.
+std::vector<World> worlds_of_adapters();
 
 /// Quarters between -1 and 1, the same in every run, with zeros, and ties between ranks.
 at::Tensor pattern(at::IntArrayRef sizes, int seed);

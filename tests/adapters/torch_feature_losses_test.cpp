@@ -23,6 +23,7 @@
 
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "torch_calls.hpp"
 
 namespace tutti {
 namespace {
@@ -194,18 +195,8 @@ void expect_equals_one_process(const World& world, c10::ScalarType type, double 
   }
 }
 
-// Only calls that others test over every backend.
-std::vector<World> feature_worlds() {
-  std::vector<World> some;
-  for (const World& world : test::worlds())
-    if (world.checked == (world.size == 3) &&
-        (world.backend == "local" || world.backend == "shm" || world.backend == "gloo"))
-      some.push_back(world);
-  return some;
-}
-
 struct TorchFeatureLosses : testing::TestWithParam<World> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, TorchFeatureLosses, testing::ValuesIn(feature_worlds()),
+INSTANTIATE_TEST_SUITE_P(Worlds, TorchFeatureLosses, testing::ValuesIn(test::worlds_of_adapters()),
                          test::CaseName());
 
 TEST_P(TorchFeatureLosses, EqualOneProcessOnAnySplit) {

@@ -13,6 +13,7 @@
 
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "torch_calls.hpp"
 
 // Gradients of 1 MiB, which the reducer reduces where autograd puts them.
 
@@ -23,7 +24,7 @@ using libtorch::DistributedDataParallel;
 using test::World;
 
 class TorchLargeGradients : public testing::TestWithParam<World> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, TorchLargeGradients, testing::ValuesIn(test::worlds()),
+INSTANTIATE_TEST_SUITE_P(Worlds, TorchLargeGradients, testing::ValuesIn(test::worlds_of_adapters()),
                          test::CaseName());
 
 constexpr std::int64_t elements = (1 << 20) / sizeof(double);
