@@ -54,6 +54,7 @@ def start():
         return
     ended = threading.Event()
     thread = threading.Thread(target=_watch, args=(read_end, ended), name="tutti-interrupt", daemon=True)
+    thread.stop = stop  # As in tests of Lightning, which end the threads before the groups.
     _running = thread, ended, read_end, write_end
     thread.start()
 

@@ -2,7 +2,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <string>
+#include <limits>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -10,7 +11,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
@@ -66,13 +66,13 @@ TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
     GTEST_SKIP() << "names_test.py runs it on 1 to 3 ranks";
   test::on_ranks(GetParam(), [](ProcessGroup& group) {
     const int rank = group.rank();
-    std::string lines;
+    std::ostringstream lines;
+    lines.precision(std::numeric_limits<double>::max_digits10);
     const auto add = [&](const char* name, const at::Tensor& values) {
-      lines += fmt::format("names {} {} {}", group.size(), rank, name);
+      lines << "names " << group.size() << ' ' << rank << ' ' << name;
       const at::Tensor flat = values.detach().reshape({-1}).to(at::kDouble);
-      for (std::int64_t i = 0; i < flat.numel(); ++i)
-        lines += fmt::format(" {}", flat[i].item<double>());
-      lines += '\n';
+      for (std::int64_t i = 0; i < flat.numel(); ++i) lines << ' ' << flat[i].item<double>();
+      lines << '\n';
     };
     const auto add_number = [&](const char* name, double value) {
       add(name, at::full({}, value, at::kDouble));
@@ -111,7 +111,7 @@ TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
     if (rank == 0) steps.add("late", 0.7, 3);
     for (const auto& [name, mean] : steps.reduce(group)) add_number(name.c_str(), mean);
     for (const auto& [name, mean] : steps.reduce(group)) add_number(name.c_str(), mean);
-    std::fputs(lines.c_str(), stdout);
+    std::fputs(lines.str().c_str(), stdout);
   });
 }
 

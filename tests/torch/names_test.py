@@ -46,7 +46,7 @@ def results_of(rank, size):
     results = []
 
     def add(name, values):
-        results.append((name, torch.as_tensor(values).detach().reshape(-1).double().tolist()))
+        results.append((name, torch.as_tensor(values, dtype=torch.float64).detach().reshape(-1).tolist()))
     rows = (2, 0, 3)[rank]
     x = (torch.arange(rows * 2, dtype=torch.float64) + 10 * rank + 1).view(rows, 2) / 4
     for scale in ("sum", "mean", "local_slice"):
