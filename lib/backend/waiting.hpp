@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -71,9 +72,14 @@ class Polling {
 
   /// So many ranks share so many cores. If the ranks outnumber the cores, they do not pause.
   /// @throws Error invalid_argument if TUTTI_POLL_NS is not a number.
-  Polling(std::size_t ranks, std::size_t cores) : pauses_(ranks <= cores ? pauses_in_a_row() : 0) {}
+  Polling(std::size_t ranks, std::size_t cores)
+      : pauses_(ranks <= cores ? pauses_in_a_row() : 0),
+        longest_(std::max<Clock::duration>(
+            yielding, static_cast<std::int64_t>(ranks / std::max<std::size_t>(cores, 1)) * turn)) {}
 
   /// True when ready() has become true, false when it is time to sleep: after 100 yields or 1 ms.
+  /// With more than 10 ranks per core the time is 0.1 ms for each of them, because a yield takes as
+  /// long as the turns of the others.
   /// In the first 50 us a rank pauses after each yield. It yields early, because the rank that it
   /// waits for may be on the same core.
   template <typename Ready>
@@ -101,10 +107,10 @@ class Polling {
       const auto now = Clock::now();
       const auto spent = now - start;
       // One yield was long: another program took the core for a time slice, and would do so again.
-      if (now - before >= yielding)
+      if (now - before >= longest_)
         unyielding_.store(waits_without_yields, std::memory_order_relaxed);
       before = now;
-      if (is_ready || spent >= yielding) return is_ready;
+      if (is_ready || spent >= longest_) return is_ready;
       if (pauses_ != 0 && spent < pausing && pause_few(ready)) return true;
     }
     return false;
@@ -122,7 +128,9 @@ class Polling {
   static void yield() noexcept;
 
   static constexpr int waits_without_yields = 1000;
-  int pauses_;                      // In a row, before a clock is read or the core is yielded.
+  static constexpr std::chrono::microseconds turn{100};  // Of a rank, between two yields.
+  int pauses_;               // In a row, before a clock is read or the core is yielded.
+  Clock::duration longest_;  // Of all yields, and of one unless another program has the core.
   std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
 };
 
