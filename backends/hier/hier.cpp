@@ -52,20 +52,6 @@ Error lost_in(const std::string& group, const Error& why) noexcept {
   });
 }
 
-/// Marks the last call of the whole group as running.
-class Running {
- public:
-  explicit Running(internal::CallHistory& history) : history_(history) {
-    history_.set_running(true);
-  }
-  ~Running() { history_.set_running(false); }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
- private:
-  internal::CallHistory& history_;
-};
-
 class HierBackend final : public HostBackend {
  public:
   HierBackend(const BackendInit& init, WholeGroup whole, Parts parts, std::vector<int> hosts,
@@ -144,12 +130,8 @@ class HierBackend final : public HostBackend {
   }
   std::optional<Error> failure() const override {
     if (auto cause = group_->cause()) return cause;
-    std::optional<Error> found;
-    levels_.for_each([&](const Level& level) {
-      if (found) return;
-      if (const auto failure = level.backend().failure()) found = group_->fail({.cause = *failure});
-    });
-    return found;
+    const auto failure = levels_.failure();
+    return failure ? std::optional(group_->fail({.cause = *failure})) : std::nullopt;
   }
   std::string transport() const override {
     std::string text = levels_.inner->backend().transport();
@@ -167,7 +149,7 @@ class HierBackend final : public HostBackend {
     own.timeout = {};
     refuse_too_many_parts(ops, own);
     levels_.for_each([&](Level& level) { level.begin(own); });
-    const Running running(*whole_.history);
+    const internal::CallHistory::Running running(*whole_.history);
     (void)whole_.history->begin(ops, own);
     const auto error = run_parts(ops, own);
     if (!error) return;
@@ -271,18 +253,16 @@ class HierBackend final : public HostBackend {
 
   /// The error of a call that ended with an error of a part.
   Error ended(const Error& error, std::span<const Op> ops, const Call& call) {
+    const auto broken = levels_.failure();
     Error own = error;
-    if (!internal::breaks_group(own.code())) {
+    if (!internal::breaks_group(own.code()) && !broken) {
       levels_.give_up(call, own);
       return disagreement(own, ops, call);
     }
-    // A part that had lost a rank or compared earlier calls before it got this one knows more.
-    if (own.code() == Errc::aborted)
-      levels_.for_each([&](const Level& level) {
-        const auto failure = level.backend().failure();
-        if (failure && (failure->code() == Errc::peer_lost || failure->code() == Errc::mismatch))
-          own = *failure;
-      });
+    // A part that has lost a rank or compared earlier calls knows more than this one.
+    if (broken && (own.code() == Errc::aborted || !internal::breaks_group(own.code())) &&
+        Levels::names_ranks(*broken))
+      own = *broken;
     const int culprit = own.where().rank;
     const std::string message = own.code() == Errc::timeout ? "the deadline passed"
                                 : own.code() == Errc::peer_lost && culprit >= 0

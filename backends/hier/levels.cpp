@@ -133,6 +133,15 @@ bool Level::leave(const Call& call, const Error& why) noexcept {
   return next_ == first || !leave_parts || leave_parts(part(call, first), why);
 }
 
+std::optional<Error> Levels::failure() const {
+  std::optional<Error> found;
+  for_each([&](const Level& level) {
+    auto failure = level.backend().failure();
+    if (failure && (!found || names_ranks(*failure))) found = std::move(failure);
+  });
+  return found;
+}
+
 std::string inner_name(const BackendInit& init, const Topology& topology) {
   return fmt::format("{}/host{}", init.name, topology.host());
 }

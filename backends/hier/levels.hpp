@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +121,13 @@ struct Levels {
   }
   void refuse(const Call& call, const Error& why) noexcept {
     for_each([&](Level& level) { level.refuse(call, why); });
+  }
+
+  /// The cause of a level that has broken, preferably one with names_ranks().
+  std::optional<Error> failure() const;
+  /// True if the cause names ranks: of a lost one, or of two that made different calls.
+  static bool names_ranks(const Error& cause) noexcept {
+    return cause.code() == Errc::peer_lost || cause.code() == Errc::mismatch;
   }
 
   template <typename F>

@@ -79,8 +79,8 @@ class CallHistory {
   /// group usable. A rank that refused it has not recorded it.
   void take_back(std::uint64_t seq) noexcept;
 
-  /// Of a group that is made of parts: whether this rank is in its last call.
-  void set_running(bool running) noexcept { running_.store(running, std::memory_order_release); }
+  /// Of a group that is made of parts: while a Running lives, this rank is in its last call.
+  class Running;
   bool is_running() const noexcept { return running_.load(std::memory_order_acquire); }
 
   PastCalls take() const;
@@ -115,6 +115,18 @@ class CallHistory {
   std::uint64_t seen_ = 0;  // By has_changed().
   std::array<Slot, length> slots_;
   std::array<Slot, length> marks_;
+};
+
+class CallHistory::Running {
+ public:
+  explicit Running(CallHistory& history) noexcept : running_(history.running_) { set(true); }
+  ~Running() { set(false); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  void set(bool running) noexcept { running_.store(running, std::memory_order_release); }
+  std::atomic<bool>& running_;
 };
 
 }  // namespace tutti::internal

@@ -311,13 +311,14 @@ class Checked final : public HostBackend {
               Deadline limit) {
     const auto at = key(seq, peer);
     const auto look = [&] {
-      // Read before the cause: a rank publishes the cause before it aborts the inner backends, so
-      // the store has the cause of any failure seen here.
+      // Read before the cause: a rank publishes the cause before it aborts the inner backends or
+      // leaves, so the store has the cause of any failure seen here. Read before the record, so as
+      // not to miss a record written just before the rank left.
       const auto failure = inner_->failure();
+      const bool left = agreement_.left(peer);
       if (const auto cause = agreement_.cause({})) throw Error(*cause);
       if (failure) throw Error(*failure);
-      // Checked before the record, so as not to miss a record written just before the rank left.
-      if (agreement_.left(peer) && !store_->try_get(at))
+      if (left && !store_->try_get(at))
         throw call_error(Errc::peer_lost, group(), ops, call, peer,
                          fmt::format("rank {} has left the group; this rank called {}", peer,
                                      describe(ops, call)));

@@ -28,6 +28,16 @@ void copy_gathered(ProcessGroup& group, const MetadataExchange& metadata, std::s
 
 }  // namespace
 
+void check_layout(const ProcessGroup& group, const ConstTensorView& local,
+                  const RowLayout& layout) {
+  if (layout.ranks() != group.size())
+    failf(Errc::invalid_argument, "the layout has {} entries; the world size is {}", layout.ranks(),
+          group.size());
+  if (layout[group.rank()] != local.shape.rows())
+    failf(Errc::invalid_argument, "local is {}, which has {} rows; the layout gives {} for rank {}",
+          to_string(local.shape), local.shape.rows(), layout[group.rank()], group.rank());
+}
+
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked,
                              const RowLayout& layout, const CallOptions& options, Work* work) try {
   auto request = checked(unchecked);
@@ -73,6 +83,7 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
     if (i < locals.size()) op.in = locals[i];
     const auto prepare = [&](Op& mine) {
       if (i == 0 && request.refused) throw Error(*request.refused);
+      if (i == 0) check_layout(group, locals[0], result.layout);
       if (i == 0) allocate();
       mine.out = result.data[i];
     };
@@ -128,6 +139,7 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
   }
   const auto prepare = [&](Op& op) {
     if (!metadata && check) check();
+    internal::check_layout(group, local, result.layout);
     allocate();
     op.out = result.data;
   };
@@ -152,7 +164,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
       if (check) check();
       check_array("the array", whole, group.memory().device());
       if (layout.ranks() != group.size())
-        internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
+        internal::failf(Errc::invalid_argument, "the layout has {} entries; the world size is {}",
                         layout.ranks(), group.size());
       if (layout.total() != whole.shape.rows())
         internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",

@@ -13,6 +13,10 @@ inline Memory& memory_of(ProcessGroup& group, const CallOptions& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
+/// @throws Error invalid_argument unless `layout` has one entry per rank of the group, and this
+/// rank's entry is the number of rows of `local`.
+void check_layout(const ProcessGroup& group, const ConstTensorView& local, const RowLayout& layout);
+
 /// Gathers the request's arrays, which share a layout, as all_gather_rows. A 0-dimensional array is
 /// one row. With `only_small`, the result has no data if a rank has more than `small` bytes. `work`
 /// may be set for one array on the group's device: it then receives the Work of the gather, unless

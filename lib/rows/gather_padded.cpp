@@ -75,18 +75,8 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
   copy_rows(group, behind.data, padding.data(), padding.size(), stream);
 }
 
-/// @throws Error invalid_argument unless `layout` has one entry per rank of the group, and this
-/// rank's entry is the number of rows of `local`; count_overflow for more than INT64_MAX padded
-/// rows.
-void check_layout(const ProcessGroup& group, const ConstTensorView& local,
-                  const RowLayout& layout) {
-  if (layout.ranks() != group.size())
-    internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
-                    layout.ranks(), group.size());
-  if (layout[group.rank()] != local.shape.rows())
-    internal::failf(Errc::invalid_argument,
-                    "local is {}, which has {} rows; the argument rows gives {} for rank {}",
-                    to_string(local.shape), local.shape.rows(), layout[group.rank()], group.rank());
+/// @throws Error count_overflow for more than INT64_MAX padded rows.
+void check_padded(const ProcessGroup& group, const RowLayout& layout) {
   std::int64_t padded = 0;
   if (__builtin_mul_overflow(layout.max(), std::int64_t{group.size()}, &padded))
     internal::failf(Errc::count_overflow, "{} rows of the largest rank x {} ranks exceed 2^63 - 1",
@@ -150,7 +140,8 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   const auto prepare = [&](Op& op) {
     if (!metadata) check(request);
     internal::check_array("the array", local, group.memory().device());
-    check_layout(group, local, layout);
+    internal::check_layout(group, local, layout);
+    check_padded(group, layout);
     allocate();
     put(group.rank(), local.data);
     op.in = block_of(group.rank());

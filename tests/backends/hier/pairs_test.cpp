@@ -93,7 +93,7 @@ std::vector<NamedCall> calls() {
       {"gather_all_tensors",
        with_arrays(false, false,
                    [](Group& g, auto& in, auto&) { (void)gather_all_tensors(g, in); }),
-       "all_gather"},
+       "gather"},
   };
 }
 
@@ -214,7 +214,7 @@ TEST_P(PairsOfCalls, AreAnErrorOnEveryRankInTime) {
       EXPECT_NE(text.find("mismatch"), std::string::npos) << what << ": " << text;
       for (const auto side : {pair.first.text, pair.second.text})
         EXPECT_NE(text.find(side), std::string::npos) << what << ": " << text;
-      EXPECT_GE(std::ranges::count(text, '#'), 2) << what << ": " << text;
+      EXPECT_NE(text.find("; rank"), std::string::npos) << what << ": " << text;
       EXPECT_LT(time, patience() * 2s) << what << ": " << text;
     });
   }

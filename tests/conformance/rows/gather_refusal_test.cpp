@@ -299,7 +299,7 @@ struct BadRoot {
 TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
   const std::vector<BadRoot> bad{
       {"no layout",
-       {"rows has 0 entries; the world size is"},
+       {"the layout has 0 entries; the world size is"},
        [](auto&, RowLayout& rows) { rows = RowLayout(); }},
       {"null", {"null"}, [](auto& whole, auto&) { whole.data = nullptr; }},
       {"unknown dtype", {"77"}, [](auto& whole, auto&) { whole.dtype = static_cast<DType>(77); }},

@@ -138,7 +138,7 @@ TEST_P(GatherPending, RefusalsAreThrownByTheCall) {
     const auto expect_bad = [&](const std::vector<std::string>& texts, const auto& call) {
       expect_error(Errc::invalid_argument, texts, call);
     };
-    const std::string says = "the argument rows gives 3 for rank " + std::to_string(group.rank());
+    const std::string says = "the layout gives 3 for rank " + std::to_string(group.rank());
     expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, more); });
     expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, more); });
     expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, more); });

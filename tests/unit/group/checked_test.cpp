@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,7 +47,14 @@ class WatchedStore final : public Store {
   }
   Bytes get(std::string_view key, Deadline deadline) override {
     check();
-    return base_->get(key, deadline);
+    try {
+      auto value = base_->get(key, deadline);
+      if (looked) looked(key, true);
+      return value;
+    } catch (const Error&) {
+      if (looked) looked(key, false);
+      throw;
+    }
   }
   std::int64_t add(std::string_view key, std::int64_t delta) override {
     check();
@@ -80,7 +88,7 @@ class WatchedStore final : public Store {
   }
   std::atomic<bool> fails{false};
   std::function<void(std::string_view key, bool found)>
-      looked{};  ///< Called after every try_get().
+      looked{};  ///< Called after every get() and try_get().
 
  private:
   void check() const {
@@ -151,6 +159,15 @@ class Mute final : public ForwardingBackend {
   };
   std::mutex mutex_;
   std::vector<std::shared_ptr<Never>> states_;
+};
+
+/// A transport that finds that rank 2 has died.
+class FindsADeath final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  std::optional<Error> failure() const override {
+    return Error(Errc::peer_lost, "the process of rank 2 has died", {.rank = 2});
+  }
 };
 
 World checked_world(int size) {
@@ -473,7 +490,8 @@ TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
   std::atomic<std::thread::id> waiting;
   std::atomic<bool> gave_up = false;
   store->looked = [&](std::string_view key, bool found) {
-    if (!key.ends_with("cause") || found || std::this_thread::get_id() != waiting) return;
+    if (!key.ends_with("check/failed") || found || std::this_thread::get_id() != waiting) return;
+    if (!store->has_key_with("check/0/1")) return;  // It has not published its call yet.
     while (!gave_up) std::this_thread::sleep_for(1ms);
   };
   RankBarrier done(3);
@@ -556,6 +574,44 @@ TEST(CheckedMode, AStoreThatFailsWhileAMessageIsOnItsWayIsAnErrorOfItsWorkOrOfTh
         },
         fresh);
   }
+}
+
+// Rank 0 finds the death and leaves between two looks of rank 1 into the store.
+TEST(CheckedMode, ARankThatLeavesIsNotBlamedForTheDeadOne) {
+  const auto store = std::make_shared<WatchedStore>();
+  std::latch looked(1);
+  std::latch left(1);
+  std::latch ended(1);
+  std::atomic<bool> armed{false};
+  store->looked = [&](std::string_view key, bool found) {
+    if (!key.ends_with("check/failed") || found || !store->has_key_with("check/0/1")) return;
+    if (!armed.exchange(false)) return;
+    looked.count_down();
+    left.wait();
+  };
+  const auto run = [&](ProcessGroup& group) {
+    if (group.rank() == 0) {
+      looked.wait();
+      {
+        ProcessGroup own = std::move(group);
+        expect_error(Errc::peer_lost, {"rank 2"}, [&] { own.barrier(); });
+      }
+      left.count_down();
+    } else if (group.rank() == 1) {
+      armed = true;
+      const Error error = expect_error(Errc::peer_lost, {"rank 2"}, [&] { group.barrier(); });
+      EXPECT_EQ(error.where().rank, 2) << error.what();
+      ended.count_down();
+    } else {
+      ended.wait();
+    }
+  };
+  on_fresh_ranks(checked_world(3), run, {.store = store, .adjust = [](GroupOptions& options) {
+                                           if (options.rank != 0) return;
+                                           options.decorate = [](std::unique_ptr<Backend> inner) {
+                                             return std::make_unique<FindsADeath>(std::move(inner));
+                                           };
+                                         }});
 }
 
 }  // namespace
