@@ -9,7 +9,8 @@ namespace tutti::test {
 
 namespace {
 
-/// Checked mode treats the elements as normal mode does, and backends over a network by the kernels of local and shm.
+/// Checked mode treats the elements as normal mode does, and backends over a network by the kernels
+/// of local and shm.
 std::vector<DType> matrix_dtypes(const World& world) {
   if (reduced() || ((world.checked || shares_fate(world.backend)) && !everything()))
     return {DType::i8, DType::u64, DType::boolean, DType::bf16, DType::f32, DType::complex64};
