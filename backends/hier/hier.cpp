@@ -260,8 +260,8 @@ class HierBackend final : public HostBackend {
       return disagreement(own, ops, call);
     }
     // A part that has lost a rank or compared earlier calls knows more than this one.
-    if (broken && (own.code() == Errc::aborted || !internal::breaks_group(own.code())) &&
-        Levels::names_ranks(*broken))
+    if (broken && (!internal::breaks_group(own.code()) ||
+                   (own.code() == Errc::aborted && Levels::names_ranks(*broken))))
       own = *broken;
     const int culprit = own.where().rank;
     const std::string message = own.code() == Errc::timeout ? "the deadline passed"

@@ -136,11 +136,15 @@ std::optional<double> settle(const std::vector<double>& ratios, Clock::duration 
   return Test::median(ratios);
 }
 
+/// With more ranks per core a test would take seconds of a call's deadline; then slots serve.
+constexpr std::size_t most_ranks_per_core = 8;
+
 /// For the operations with the costs of `kind`: a bit for each that is read. The same on all ranks.
 std::uint32_t test(Member& member, Operation kind, std::size_t bytes) {
   std::optional<Test> test;
   try {
-    test.emplace(member, kind, bytes);
+    if (static_cast<std::size_t>(member.size()) <= most_ranks_per_core * member.cores())
+      test.emplace(member, kind, bytes);
   } catch (const std::bad_alloc&) {  // Then slots serve.
   }
   if (member.agree(test ? 1 : 0) == 0) return 0;

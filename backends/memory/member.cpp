@@ -45,7 +45,8 @@ Member::Member(const BackendInit& init, Membership made)
       stopped_peers_(static_cast<std::size_t>(init.size), stopped_process()),
       agreement_(init.store, init.rank, init.size) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
-  if (const auto* whole = names_.whole(); whole != nullptr && whole->between_hosts)
+  if (const auto* whole = names_.whole();
+      whole != nullptr && whole->between_hosts && whole->history)
     of_whole_.emplace(whole->store, names_(rank_), size_);
 }
 
@@ -134,7 +135,7 @@ void Member::look(const Awaited& awaited) {
 /// rank.
 void Member::look_at_processes(const Awaited& awaited) {
   const auto now = Deadline::Clock::now();
-  if (now < next_look_) return;
+  if (now < next_look_ && !limit_.expired()) return;
   next_look_ = now + slice_of_sleep;
   if (const int dead = find_dead(); dead >= 0) {
     (void)fail(dead_error(names_, dead));

@@ -53,12 +53,16 @@ struct GroupCalls : std::enable_shared_from_this<GroupCalls> {
       : name(std::move(n)),
         names(std::move(shown)),
         ranks(std::move(mesh_ranks)),
-        history(names.is_part() ? names.whole()->history
-                                : std::make_shared<internal::CallHistory>(names, rank)) {}
+        history(has_of_whole() ? names.whole()->history
+                               : std::make_shared<internal::CallHistory>(names, rank)) {}
 
   /// Records a call, unless the whole group has. Returns CallHistory::before().
   std::uint64_t begin(std::span<const Op> ops, const Call& call) const noexcept {
-    return names.is_part() ? history->before() : history->begin(ops, call);
+    return has_of_whole() ? history->before() : history->begin(ops, call);
+  }
+  /// False also for a part of a group whose backend keeps no history.
+  bool has_of_whole() const noexcept {
+    return names.is_part() && names.whole()->history != nullptr;
   }
 
   std::string name;  ///< Unique on the mesh.

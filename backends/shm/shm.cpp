@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -190,10 +191,17 @@ std::string describe_reads_here() try {
     ::_exit(0);
   }
   if (peer < 0) return {};
-  const auto wait = [](const pid_t* process) { ::waitpid(*process, nullptr, 0); };
-  const std::unique_ptr<const pid_t, decltype(wait)> child(&peer, wait);
+  bool chosen = false;
+  const auto end = [&chosen](const pid_t* process) {
+    if (!chosen) ::kill(*process, SIGKILL);  // It may hang: it was forked beside other threads.
+    while (::waitpid(*process, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  };
+  const std::unique_ptr<const pid_t, decltype(end)> child(&peer, end);
+  const auto reads = describe_reads(choose_reads(name, 0));
+  chosen = true;
   return "private arrays that a rank only reads, by a test of 2 processes (TUTTI_SHM_READS):\n" +
-         describe_reads(choose_reads(name, 0));
+         reads;
 } catch (const std::exception& error) {
   return fmt::format("private arrays that a rank only reads: the test failed: {}\n", error.what());
 }

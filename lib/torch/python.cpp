@@ -29,7 +29,10 @@ void stop_watching() {
   try {
     pybind11::module_::import("tutti._interrupt").attr("stop")();
   } catch (pybind11::error_already_set& error) {
-    error.discard_as_unraisable("tutti._interrupt.stop");
+    if (error.matches(PyExc_KeyboardInterrupt))
+      PyErr_SetInterrupt();  // Again, in the program.
+    else
+      error.discard_as_unraisable("tutti._interrupt.stop");
   }
 }
 

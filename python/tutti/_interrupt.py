@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 import threading
+import weakref
 
 import torch.distributed as dist
 
 PATIENCE = 1.0  # In seconds, for a main thread that does not wait in a call.
 
+made = weakref.WeakSet()  # The backends of tutti.c10d.create(), which torch.distributed does not know.
 _running = None  # The thread, the event that ends it, and its descriptors.
 
 
@@ -32,9 +34,9 @@ def _watch(read_end, ended):
         before = _place()
         if ended.wait(PATIENCE) or before is None or _place() != before:
             continue
-        for group in list(dist.distributed_c10d._world.pg_map):
-            for backend in backends_of(group):
-                backend.abort()
+        of_groups = [backend for group in list(dist.distributed_c10d._world.pg_map) for backend in backends_of(group)]
+        for backend in {*of_groups, *made}:
+            backend.abort()
 
 
 def start():
@@ -67,8 +69,10 @@ def stop():
     thread, ended, _, write_end = _running
     ended.set()
     os.write(write_end, b"\0")
-    thread.join()
-    _release()
+    try:
+        thread.join()
+    finally:  # A Ctrl-C may end the wait.
+        _release()
 
 
 def _release():

@@ -116,9 +116,12 @@ class Loss(nn.Module):
         return 0
 
     @staticmethod
-    def _hash_of_rows(tensors):  # Of their beginnings: a wrong one costs a warning.
-        return zlib.crc32(b"".join(ctypes.string_at(t.data_ptr(), t.nbytes) for t in (
-            t.detach().reshape(-1)[:4096].cpu().contiguous() for t in tensors)))
+    def _hash_of_rows(tensors):
+        """Of their beginnings: a wrong one costs a warning. -1 for equal logits, as of a layer of zeros."""
+        parts = [t.detach().reshape(-1)[:4096].cpu().contiguous() for t in tensors]
+        if (parts[0] == parts[0][:1]).all():
+            return -1
+        return zlib.crc32(b"".join(ctypes.string_at(t.data_ptr(), t.nbytes) for t in parts))
 
     def _warn_about_same_rows(self):
         """At the end of a call: a filter may turn a warning of one rank into an error."""
@@ -150,7 +153,8 @@ class Loss(nn.Module):
         given = [rank for rank, (_, weighted, *_) in enumerate(every) if weighted]
         if given and len(given) < len(every):
             raise ValueError(f"tutti: ranks {given} of {len(every)} pass sample_weight; all ranks do, or none")
-        self._same_rows = every[0][0] > 0 and all((each[0], each[6]) == (every[0][0], every[0][6]) for each in every)
+        self._same_rows = (every[0][0] > 0 and every[0][6] >= 0
+                           and all((each[0], each[6]) == (every[0][0], every[0][6]) for each in every))
         return [rows for rows, *_ in every], every[0][2], sum(each[5] for each in every)
 
     def _gathered(self, tensors, lengths):

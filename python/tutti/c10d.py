@@ -17,6 +17,7 @@ def create(store, rank, size, timeout=dist.default_pg_timeout, name="tutti", bac
                         backend or os.environ.get("TUTTI_BACKEND", "auto"),
                         device_backend or os.environ.get("TUTTI_DEVICE_BACKEND", "auto"))
     _interrupt.start()
+    _interrupt.made.add(made)
     return made
 
 
@@ -25,7 +26,7 @@ def _create(options, _=None):
 
 
 def register():
-    """Registers the backend, once. torch 2.15 calls it for the entry point torch.distributed.backends."""
+    """Registers the backend, once. torch calls it from 2.14 on for the entry point torch.distributed.backends."""
     if "tutti" not in dist.Backend.backend_list:
         dist.Backend.register_backend("tutti", _create, extended_api=True, devices=["cpu", "cuda"])
 

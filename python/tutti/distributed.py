@@ -22,6 +22,16 @@ def _size(function, group):
     return dist.get_world_size(group)
 
 
+def is_tutti(group):
+    """Whether the backend of every device is tutti, also as in "cpu:tutti,cuda:tutti"."""
+    return all(each.rpartition(":")[2] == "tutti" for each in str(dist.get_backend(group)).split(","))
+
+
+def _device(group):
+    """Of a tensor that the group can reduce."""
+    return dist.distributed_c10d._get_object_coll_device(group)
+
+
 def exchange(numbers, device, group=None):
     """The integers of every rank, as many on each, as a list for each rank."""
     mine = torch.tensor(numbers, dtype=torch.int64, device=device)
@@ -43,7 +53,7 @@ def _lengths(function, tensor, group):
 def gather_parts(local, lengths, group=None):
     """The rows [n_r, ...] of every rank as a list, where `lengths` is every rank's number of rows."""
     longest = max(lengths)
-    even = dist.get_backend(group) == "tutti" or min(lengths) == longest
+    even = is_tutti(group) or min(lengths) == longest
     sent = local.contiguous()
     if not even:  # Other backends want equal lengths.
         sent = torch.cat([local, local.new_zeros((longest - local.shape[0], *local.shape[1:]))])
@@ -64,7 +74,7 @@ class _Gather(torch.autograd.Function):
         rank = dist.get_rank(ctx.group)
         if ctx.grad_scale == "local_slice":
             mine = grad.split(ctx.lengths)[rank]
-        elif dist.get_backend(ctx.group) == "tutti":
+        elif is_tutti(ctx.group):
             mine = grad.new_empty((ctx.lengths[rank], *grad.shape[1:]))
             dist.reduce_scatter(mine, list(grad.contiguous().split(ctx.lengths)), group=ctx.group)
         else:  # Not every backend scatters uneven parts.
@@ -134,8 +144,9 @@ def sync_ddp(result, group=None, reduce_op=None):
     if isinstance(result, torch.Tensor):
         data = result.detach()
     else:
-        data = torch.tensor(result, dtype=torch.int64 if isinstance(result, int) else torch.float64)
-    divides = reduce_op == dist.ReduceOp.AVG and dist.get_backend(group) != "tutti"  # Which not all have.
+        data = torch.tensor(result, dtype=torch.int64 if isinstance(result, int) else torch.float64,
+                            device=_device(group))
+    divides = reduce_op == dist.ReduceOp.AVG and not is_tutti(group)  # Which not all have.
     dist.all_reduce(data, op=dist.ReduceOp.SUM if divides else reduce_op, group=group)
     if divides:
         is_real = data.is_floating_point() or data.is_complex()
@@ -151,7 +162,7 @@ def global_mean(total, count, group=None):
     """The sum over ranks of `total` / the sum of `count`: the mean over all rows, however they are split; NaN without
     rows. The mean of the ranks' means would be wrong."""
     _size("global_mean", group)
-    both = torch.tensor([float(total), float(count)], dtype=torch.float64)
+    both = torch.tensor([float(total), float(count)], dtype=torch.float64, device=_device(group))
     dist.all_reduce(both, group=group)
     return _mean(*both.tolist())
 

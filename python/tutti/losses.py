@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tutti import _c10d  # noqa: F401  Loads the operators.
 from tutti._loss import Loss, Queue, Rows, Terms, on_host, warn
 from tutti._warmup import LossWarmupWrapper
-from tutti.distributed import all_gather_no_grad, all_gather_with_grad
+from tutti.distributed import all_gather_no_grad, all_gather_with_grad, is_tutti
 
 __all__ = ["SmoothAPLoss", "RecallAtQuantileLoss", "PAUCAtBudgetLoss", "SigmoidFocalLoss", "SoftmaxFocalLoss",
            "LossWarmupWrapper", "install"]
@@ -127,7 +127,7 @@ class RankingLoss(Loss):
             counted = 0 if refused else (rows.targets != self.ignore_index).sum()
             passed = (logits,) if refused else rows[:2]
             lengths, seed, counted = self._agreed(refused, passed, sample_weight, seed, counted)
-            if self.queue_size == 0 and self.max_pool_size is None and dist.get_backend(self.group) == "tutti":
+            if self.queue_size == 0 and self.max_pool_size is None and is_tutti(self.group):
                 group = (self.group or dist.group.WORLD).group_name  # The loss itself gathers, and shares the work.
             else:
                 gathered, start = self._gathered(rows, lengths)

@@ -81,11 +81,14 @@ TEST(TorchLosses, EachIsANodeOfTheGraph) {
 TEST(TorchLosses, FloatsGiveAFloatAndASecondDerivativeIsRefused) {
   const Rows rows(0);
   const at::Tensor x = rows.logits.to(at::kHalf).set_requires_grad(true);
-  losses::SmoothAp smooth_ap({.classes = 3});
+  losses::SmoothAp smooth_ap({.classes = 3, .temperature = 1});
   const at::Tensor loss = libtorch::loss_of(x, [&](const ConstTensorView& logits) {
     return smooth_ap({logits, libtorch::view(rows.targets)});
   });
   EXPECT_EQ(loss.scalar_type(), at::kFloat);
+  // The factor of a GradScaler is no number of f16.
+  const auto scaled = torch::autograd::grad({loss * 65536}, {x}, {}, true);
+  EXPECT_TRUE(scaled[0].isfinite().all().item<bool>());
   const auto first = torch::autograd::grad({loss}, {x}, {}, true, true);
   EXPECT_EQ(first[0].scalar_type(), at::kHalf);
   test::expect_error(Errc::unsupported, {"loss_of has no second derivative"},

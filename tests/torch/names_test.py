@@ -8,6 +8,7 @@ import inspect
 import math
 import os
 import subprocess
+import sys
 import threading
 import unittest
 
@@ -27,7 +28,9 @@ except ModuleNotFoundError:
 def of_cpp():
     """The results that the C++ forms print, for each number of ranks and rank: those of every backend and mode."""
     found = collections.defaultdict(list)
-    if "TUTTI_TEST_NAMES" in os.environ:
+    if "TUTTI_TEST_NAMES" not in os.environ:
+        print("without the results of C++: TUTTI_TEST_NAMES is not set", file=sys.stderr)
+    else:
         lines = subprocess.run([os.environ["TUTTI_TEST_NAMES"], "--gtest_filter=*PrintTheirResults*"], check=True, text=True,
                                stdout=subprocess.PIPE).stdout.splitlines()
         for line in lines:

@@ -62,6 +62,8 @@ std::pair<Descriptor, Descriptor> make_terminal() {
   if (!writer || ::tcgetattr(writer.get(), &settings) != 0) return {};
   ::cfmakeraw(&settings);
   if (::tcsetattr(writer.get(), TCSANOW, &settings) != 0) return {};
+  const struct winsize size { .ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0 };
+  (void)::ioctl(reader.get(), TIOCSWINSZ, &size);  // Some programs divide by it.
   return {std::move(reader), std::move(writer)};
 }
 

@@ -72,12 +72,13 @@ bool same_file(int a, int b) {
          first.st_ino == second.st_ino;
 }
 
-/// The folder of the library that this program uses.
+/// The folder of the library that this program uses; empty: it is a part of the program.
 std::string library_folder() {
   Dl_info info{};
   (void)::dladdr(reinterpret_cast<const void*>(&library_version_string), &info);
   std::error_code ignored;
-  const auto file = info.dli_fname == nullptr ? "" : info.dli_fname;
+  const std::filesystem::path file = info.dli_fname == nullptr ? "" : info.dli_fname;
+  if (!file.filename().string().starts_with("libtutti")) return {};  // A static library.
   return std::filesystem::canonical(file, ignored).parent_path().string();
 }
 
@@ -270,7 +271,9 @@ void Launch::read(Stream& stream) {
   for (;;) {
     const auto n = ::read(stream.from.get(), bytes.data(), bytes.size());
     if (n > 0 && stream.to->broken()) {
-      ::kill(-stream.rank_pid, SIGPIPE);  // As in a shell. A terminal sends none by itself.
+      // As in a shell. A terminal sends none by itself.
+      for (const RankProcess& rank : ranks_)
+        if (rank.pid == stream.rank_pid && !rank.group_gone) ::kill(-rank.pid, SIGPIPE);
       return stream.from.close();
     }
     if (n > 0) {
@@ -445,11 +448,11 @@ int Launch::conclude() {
                    ? ""
                    : fmt::format("; ended rank{} {}", ended_ranks_.size() == 1 ? "" : "s",
                                  format_ranges(ended_ranks_)));
-  if (lacks_library_)
+  if (const auto folder = library_folder(); lacks_library_ && !folder.empty())
     fmt::print(stderr,
                "hint: run ldconfig as root, so that the loader finds the library, or set "
                "LD_LIBRARY_PATH={}\n",
-               library_folder());
+               folder);
   if (options_.ranks_report) end->code = std::max(largest_status_, end->code);
   // After one signal the ranks may exit with 0. A second signal counts as an interrupt.
   return stop_signals_ > 1 && end->code == 0 ? 128 + stopped_by_ : end->code;

@@ -76,6 +76,7 @@ struct WholeGroup {
   /// The part's calls for call n of the whole group have the numbers from n << part_bits on.
   int part_bits = 0;
   /// The calls of this rank on the whole group, which ranks compare while they wait in any part.
+  /// Null: each part compares its own.
   std::shared_ptr<internal::CallHistory> history{};
   /// A part of ranks of several hosts. If these make different calls of the whole group, they wait
   /// in different parts.

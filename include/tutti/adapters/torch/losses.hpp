@@ -15,8 +15,9 @@
 
 namespace tutti::libtorch {
 
-/// Calls a loss: `call` takes a view of the logits and returns a LossResult. It may pass weights,
-/// or call without a group.
+/// Calls a loss: `call` takes a view of the logits, f64 or f32, and returns a LossResult. It may
+/// pass weights, or call without a group. On a device it takes CallOptions too, which have torch's
+/// current stream.
 /// @return the loss [], the same on every rank: f64 for f64 logits, otherwise f32, on their device.
 ///         backward() gives the logits LossResult::grad times the incoming gradient, and sends
 ///         nothing; on one rank alone it is allowed, too. A second derivative is Error unsupported.
@@ -25,9 +26,15 @@ template <typename Call>
 at::Tensor loss_of(const at::Tensor& logits, const Call& call) {
   const at::Tensor none = at::empty({0});
   return detail::LossNode::apply(logits, none, none, none, "loss_of", [&] {
-    const at::Tensor x = logits.detach().resolve_neg().contiguous();
-    losses::LossResult result = call(view(x));
-    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    // A gradient of halves could be too small, or too large with the factor of a scaled loss.
+    const at::Tensor x = logits.detach().resolve_neg().to(type).contiguous();
+    losses::LossResult result = [&] {
+      if constexpr (requires { call(view(x), CallOptions()); })
+        return call(view(x), detail::on_current_stream(logits.device()));
+      else
+        return call(view(x));
+    }();
     at::Tensor grad = to_torch(std::move(result.grad));
     // The graph may outlive the group, in whose memory the result is.
     if (!x.device().is_cpu()) grad = grad.clone();
