@@ -20,13 +20,6 @@ bool is_set(std::string_view name) {
   return std::getenv(fmt::format("UCX_{}", name).c_str()) != nullptr;
 }
 
-/// True if UCX may use TCP with this value of UCX_TLS.
-bool has_tcp(std::string_view list) {
-  const bool named = list.find("tcp") != list.npos;
-  if (list.starts_with('^')) return !named;
-  return named || list.empty() || list.find("all") != list.npos;
-}
-
 /// True for a UCX that completes a send without a copy twice if the peer has died: the TCP
 /// transport when it discards the connection, and again when the failed write returns
 /// (uct_tcp_ep_sendv() in src/uct/tcp/tcp_ep.c). A build with assertions, such as Debian's 1.13.1,
@@ -46,6 +39,14 @@ unsigned minor_version(const UcxApi& api) {
 
 }  // namespace
 
+bool has_tcp(const Transports& transports) {
+  std::string_view list = transports.list;
+  if (const char* const text = std::getenv("UCX_TLS"); list.empty() && text != nullptr) list = text;
+  const bool named = list.find("tcp") != list.npos;
+  if (list.starts_with('^')) return !named;
+  return named || list.empty() || list.find("all") != list.npos;
+}
+
 bool has_infiniband() {
   std::error_code none;  // No such directory: no such device.
   return std::filesystem::directory_iterator("/sys/class/infiniband", none) !=
@@ -57,16 +58,13 @@ Config::Config(const UcxApi& api) : api_(api) {
 }
 
 Config::Config(const UcxApi& api, const Transports& transports) : Config(api) {
-  auto list = transports.list;
-  if (!list.empty())
+  if (const auto& list = transports.list; !list.empty())
     check(api, api.config_modify(config_, "TLS", list.c_str()),
           fmt::format("setting UCX_TLS to {}", list));
-  else if (const char* const text = std::getenv("UCX_TLS"); text != nullptr)
-    list = text;
   if (!is_set("KEEPALIVE_INTERVAL"))
     check(api, api.config_modify(config_, "KEEPALIVE_INTERVAL", "1s"),
           "setting UCX_KEEPALIVE_INTERVAL");
-  if (!has_tcp(list)) return;
+  if (!has_tcp(transports)) return;
   if (transports.one_host) use_loopback();
   // UCX makes the connections without a wait, and sends nothing before it makes progress (Gate).
   set_tcp("CONN_NB", "y");

@@ -18,6 +18,8 @@ struct Transports {
   std::chrono::nanoseconds dead_after{};
 };
 
+/// True if UCX may use TCP.
+bool has_tcp(const Transports& transports);
 /// True if there is an InfiniBand or RoCE adapter.
 bool has_infiniband();
 

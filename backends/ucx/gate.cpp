@@ -59,13 +59,16 @@ bool has(const Gate::Addresses& all, const std::string& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
-/// The sockets of this process: those that listen, or the others.
+/// The sockets of this process: those that listen, or the others. False if /proc does not show
+/// them.
 template <typename Take>
-void for_each_tcp_socket(bool listening, const Take& take) {
-  for (const int descriptor : mesh::descriptors_of_process())
+bool for_each_tcp_socket(bool listening, const Take& take) {
+  const auto all = mesh::descriptors_of_process();
+  for (const int descriptor : all)
     if (option(descriptor, SOL_SOCKET, SO_ACCEPTCONN) == (listening ? 1 : 0) &&
         option(descriptor, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP)
       take(descriptor, own_end(descriptor));
+  return !all.empty();
 }
 
 thread_local Gate* gate_of_this_thread = nullptr;
@@ -74,6 +77,13 @@ std::vector<sock_filter> without_data() {
   auto steps = mesh::pass_without_data();
   steps.push_back(mesh::filter_step(BPF_RET | BPF_K, mesh::drop_segment));
   return steps;
+}
+
+[[noreturn]] void refuse(std::string_view why) {
+  internal::failf(Errc::unsupported,
+                  "ucx: {}, so unauthenticated peers could connect; use the backend gloo, or "
+                  "transports without tcp, \"ucx:rc\"",
+                  why);
 }
 
 }  // namespace
@@ -92,12 +102,10 @@ int before_listen(int descriptor) noexcept {
   }
 }
 
-Gate::Gate(const std::function<void()>& make) {
+Gate::Gate(const Transports& transports, const std::function<void()>& make) {
   static const bool hooked = call_before_listen("libucs.so.0", before_listen);
-  if (!hooked)
-    internal::failf(Errc::unsupported,
-                    "ucx: libucs.so.0 of this UCX does not call listen() through a table of the "
-                    "linker, so unauthenticated peers could connect; use the backend gloo");
+  if (!hooked && has_tcp(transports))
+    refuse("libucs.so.0 of this UCX does not call listen() through a table of the linker");
   gate_of_this_thread = this;
   try {
     make();
@@ -105,12 +113,10 @@ Gate::Gate(const std::function<void()>& make) {
   } catch (...) {
     gate_of_this_thread = nullptr;
     if (error_ == 0) throw;
-    internal::failf(Errc::unsupported,
-                    "ucx: the kernel cannot keep unauthenticated peers from UCX's ports ({}); use "
-                    "the backend gloo, or transports without tcp, \"ucx:rc\"",
-                    std::strerror(error_));
+    refuse(fmt::format("the kernel cannot filter UCX's ports ({})", std::strerror(error_)));
   }
-  filter_listeners(without_data());
+  if (!listeners_.empty() && !filter_listeners(without_data()))
+    refuse("/proc/self/fd does not show UCX's ports, or the kernel cannot filter them");
 }
 
 /// UCX does not listen if this throws.
@@ -122,46 +128,49 @@ void Gate::guard(int descriptor) {
   if (error_ != 0) throw std::system_error(error_, std::generic_category());
 }
 
-void Gate::filter_listeners(std::span<const sock_filter> steps) const {
-  for_each_tcp_socket(true, [&](int descriptor, const std::string& own) {
-    if (has(listeners_, own)) (void)mesh::filter_segments(descriptor, steps);
+/// UCX may have closed some of the listeners (UCX_UNIFIED_MODE).
+bool Gate::filter_listeners(std::span<const sock_filter> steps) const {
+  bool filtered = true;
+  const bool shown = for_each_tcp_socket(true, [&](int descriptor, const std::string& own) {
+    if (has(listeners_, own)) filtered = mesh::filter_segments(descriptor, steps) == 0 && filtered;
   });
+  return shown && filtered;
 }
 
-Gate::Addresses Gate::connected_to(const Addresses& listeners) {
-  Addresses own_ends;
+std::map<int, Gate::Addresses> Gate::connected_to(const Ranks& listeners) {
+  std::map<int, Addresses> own_ends;
   for_each_tcp_socket(false, [&](int descriptor, const std::string& own) {
-    const auto other = other_end(descriptor);
-    if (has(listeners, other)) own_ends.push_back(own);
+    if (const auto at = listeners.find(other_end(descriptor)); at != listeners.end())
+      own_ends[at->second].push_back(own);
   });
   return own_ends;
 }
 
-bool Gate::has_lost(const Addresses& listeners) {
-  bool lost = false;
+std::optional<int> Gate::lost(const Ranks& listeners) {
+  std::optional<int> rank;
   for_each_tcp_socket(false, [&](int descriptor, const std::string&) {
-    const auto other = other_end(descriptor);
     pollfd end{descriptor, POLLRDHUP, 0};
-    lost = lost || (has(listeners, other) && ::poll(&end, 1, 0) > 0);
+    if (const auto at = listeners.find(other_end(descriptor));
+        at != listeners.end() && ::poll(&end, 1, 0) > 0)
+      rank = at->second;
   });
-  return lost;
+  return rank;
 }
 
-Gate::Addresses Gate::admit(Addresses announced) {
+bool Gate::admit(Ranks& announced) {
   for_each_tcp_socket(false, [&](int descriptor, const std::string& own) {
     if (!has(listeners_, own)) return;
     const auto other = other_end(descriptor);
-    if (std::erase(announced, other) == 0) return;
+    if (announced.erase(other) == 0) return;
     mesh::pass_all_segments(descriptor);
     admitted_.push_back(other);
   });
-  return announced;
+  return announced.empty();
 }
 
 bool Gate::shut() const {
   const auto drop = mesh::filter_step(BPF_RET | BPF_K, mesh::drop_segment);
-  filter_listeners({&drop, 1});
-  bool empty = true;
+  bool empty = filter_listeners({&drop, 1});
   for_each_tcp_socket(true, [&](int descriptor, const std::string& own) {
     pollfd waiting{descriptor, POLLIN, 0};
     empty = empty && (!has(listeners_, own) || ::poll(&waiting, 1, 0) == 0);

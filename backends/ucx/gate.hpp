@@ -3,10 +3,14 @@
 #include <linux/filter.h>
 
 #include <functional>
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "config.hpp"
 
 namespace tutti::backend::ucx {
 
@@ -22,22 +26,24 @@ class Gate {
  public:
   /// IP addresses with ports, as text.
   using Addresses = std::vector<std::string>;
+  /// Addresses, each with the rank of the peer that has it.
+  using Ranks = std::map<std::string, int>;
 
-  /// `make` makes the worker, on this thread. @throws Error unsupported if the kernel filters no
-  /// segments here; what `make` throws.
-  explicit Gate(const std::function<void()>& make);
+  /// `make` makes the worker, on this thread. @throws Error unsupported if the listeners cannot be
+  /// filtered here; what `make` throws.
+  Gate(const Transports& transports, const std::function<void()>& make);
 
   /// The addresses at which the worker listens. Empty without TCP.
   const Addresses& listeners() const noexcept { return listeners_; }
-  /// The addresses from which this process connects to one of `listeners`.
-  static Addresses connected_to(const Addresses& listeners);
-  /// True if a connection of this process to one of `listeners` has ended.
-  static bool has_lost(const Addresses& listeners);
-  /// Lets the data of the accepted connections from these addresses through. Returns the addresses
-  /// from which no connection has arrived yet.
-  Addresses admit(Addresses announced);
-  /// Makes the listeners answer nothing. False while UCX has not yet accepted all connections that
-  /// the kernel has made.
+  /// The addresses from which this process connects to the listeners of each rank.
+  static std::map<int, Addresses> connected_to(const Ranks& listeners);
+  /// A rank to whose listeners a connection of this process has ended.
+  static std::optional<int> lost(const Ranks& listeners);
+  /// Lets the data of the accepted connections from these addresses through, and removes them from
+  /// `announced`. True if none is left.
+  bool admit(Ranks& announced);
+  /// Makes the listeners answer nothing. False while the kernel cannot do it, or UCX has not yet
+  /// accepted all connections that the kernel has made.
   bool shut() const;
   /// Ends the accepted connections that have not been admitted. UCX reads nothing of them.
   void refuse_others() const;
@@ -45,7 +51,7 @@ class Gate {
  private:
   friend int before_listen(int descriptor) noexcept;
   void guard(int descriptor);
-  void filter_listeners(std::span<const sock_filter> steps) const;
+  bool filter_listeners(std::span<const sock_filter> steps) const;
 
   Addresses listeners_;
   Addresses admitted_;

@@ -165,49 +165,46 @@ class Connector {
   /// Admits the connections of the peers, and no others. UCX has made all of them, and has sent
   /// nothing, because no progress has been made. When it makes progress, each connection of this
   /// rank has been admitted by its peer, so it does not end at an unauthenticated peer either.
-  void pass_gates(Gate& gate, std::vector<PeerInfo>& peers) {
+  void pass_gates(Gate& gate, const std::vector<PeerInfo>& peers) {
     if (std::ranges::all_of(peers, [](const auto& peer) { return peer.listeners.empty(); })) return;
-    const auto me = static_cast<std::size_t>(init_.rank);
-    const auto own = peers[me].host;
-    for (auto& peer : peers)
-      if (peer.host.boot != own.boot || peer.host.network != own.network)
-        std::erase_if(peer.listeners, is_loopback);
+    const auto& own = peers[static_cast<std::size_t>(init_.rank)].host;
+    Gate::Ranks listeners;
+    for (int r = 0; r < init_.size; ++r) {
+      const auto& peer = peers[static_cast<std::size_t>(r)];
+      const bool here = peer.host.boot == own.boot && peer.host.network == own.network;
+      for (const auto& address : peer.listeners)
+        if (r != init_.rank && (here || !is_loopback(address))) listeners.emplace(address, r);
+    }
+    auto own_ends = Gate::connected_to(listeners);
     internal::Writer out;
-    for (std::size_t r = 0; r < peers.size(); ++r)
-      write(out, r == me ? Gate::Addresses{} : Gate::connected_to(peers[r].listeners));
+    for (int r = 0; r < init_.size; ++r) write(out, own_ends[r]);
     const auto look = [&] {
-      for (std::size_t r = 0; r < peers.size(); ++r)
-        if (r != me && Gate::has_lost(peers[r].listeners))
-          fail_to_connect(static_cast<int>(r), "the connection ended");
+      if (const auto peer = Gate::lost(listeners)) fail_to_connect(*peer, "the connection ended");
     };
-    const auto lists = rendezvous_.exchange("ucx/connections", out.take(), look);
-    for (std::size_t r = 0; r < peers.size(); ++r)
-      if (r != me) admit(gate, static_cast<int>(r), lists[r], look);
+    admit(gate, rendezvous_.exchange("ucx/connections", out.take(), look), look);
     until([&] { return gate.shut(); }, look);
     (void)rendezvous_.exchange("ucx/admitted", {}, look);
     gate.refuse_others();
   }
 
-  void admit(Gate& gate, int peer, const Bytes& lists, const std::function<void()>& look) {
-    const auto what = fmt::format("ucx: the connections of rank {} in the store", names_(peer));
-    internal::Reader in(lists, Errc::backend, what);
-    Gate::Addresses expected;
-    for (int r = 0; r < init_.size; ++r)
-      if (auto list = read_addresses(in); r == init_.rank) expected = std::move(list);
-    in.end();
-    const bool admitted = until(
-        [&] {
-          expected = gate.admit(std::move(expected));
-          return expected.empty();
-        },
-        look);
-    if (!admitted)
-      throw Error(Errc::timeout,
-                  fmt::format("group '{}': rank {} connects to rank {} from {}, but no connection "
-                              "from there has arrived before the deadline; UCX cannot be used "
-                              "through a network that translates addresses, nor through a relay",
-                              names_.group(), names_(peer), names_(init_.rank), expected.front()),
-                  {.rank = names_(peer)});
+  void admit(Gate& gate, const std::vector<Bytes>& lists, const std::function<void()>& look) {
+    Gate::Ranks expected;
+    for (int peer = 0; peer < init_.size; ++peer) {
+      const auto what = fmt::format("ucx: the connections of rank {} in the store", names_(peer));
+      internal::Reader in(lists[static_cast<std::size_t>(peer)], Errc::backend, what);
+      for (int r = 0; r < init_.size; ++r)
+        for (const auto& address : read_addresses(in))
+          if (r == init_.rank) expected.emplace(address, peer);
+      in.end();
+    }
+    if (until([&] { return gate.admit(expected); }, look)) return;
+    const auto& [address, peer] = *expected.begin();
+    throw Error(Errc::timeout,
+                fmt::format("group '{}': rank {} connects to rank {} from {}, but no connection "
+                            "from there has arrived before the deadline; UCX cannot be used "
+                            "through a network that translates addresses, nor through a relay",
+                            names_.group(), names_(peer), names_(init_.rank), address),
+                {.rank = names_(peer)});
   }
 
   /// True if `done` has returned true before the deadline.
@@ -322,7 +319,7 @@ Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended
   transports.dead_after = init.group.dead_after;
   transports.one_host = connector.is_on_one_host();
   std::shared_ptr<Worker> worker;
-  Gate gate([&] {
+  Gate gate(transports, [&] {
     worker = std::make_shared<Worker>(api, init.group.rank, init.group.size, transports,
                                       init.group.logger, std::move(ended));
   });

@@ -1,14 +1,21 @@
-// A UCP worker alone.
+// A UCP worker alone, and its gate.
 
 #include "ucx/worker.hpp"
 
+#include <sys/resource.h>
+#include <sys/socket.h>
+
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "mesh/segment_filter.hpp"
+#include "ucx/gate.hpp"
 
 namespace tutti::test {
 namespace {
@@ -47,6 +54,48 @@ TEST(UcxWorker, TheLoggerMayUseTheWorker) {
   }
   receiver->close();
   EXPECT_FALSE(lines.empty());
+}
+
+/// Makes a worker and its gate; `then` is called when UCX listens. Returns the error.
+std::string error_of_gate(const std::string& list, const std::function<void()>& then) {
+  const auto& api = backend::ucx::ucx_api();
+  const backend::ucx::Transports transports{list};
+  std::unique_ptr<Worker> worker;
+  try {
+    const backend::ucx::Gate gate(transports, [&] {
+      worker = std::make_unique<Worker>(
+          api, 0, 2, transports, [](LogLevel, std::string_view) {}, [](int) {});
+      then();
+    });
+    return gate.listeners().empty() ? "no listeners" : "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Errc::unsupported);
+    return error.what();
+  }
+}
+
+TEST(UcxGate, RefusesListenersThatItCannotFilter) {
+  EXPECT_EQ(error_of_gate("tcp,self", [] {}), "");
+  const auto lock_filters = [] {
+    const int yes = 1;
+    for (const int descriptor : backend::mesh::descriptors_of_process())
+      ::setsockopt(descriptor, SOL_SOCKET, SO_LOCK_FILTER, &yes, sizeof yes);
+  };
+  EXPECT_NE(error_of_gate("tcp,self", lock_filters).find("cannot filter"), std::string::npos);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto hide_descriptors = [&] {  // None is free to read /proc with.
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  };
+  for (const std::string list : {"tcp,self", "posix,self"}) {
+    const auto error = error_of_gate(list, hide_descriptors);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (list == "tcp,self")
+      EXPECT_NE(error.find("does not show"), std::string::npos) << error;
+    else
+      EXPECT_EQ(error, "no listeners");
+  }
 }
 
 }  // namespace
