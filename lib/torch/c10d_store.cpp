@@ -169,10 +169,10 @@ class StoreOverC10d final : public Store {
 
   /// Asks nothing of a server that has gone with its process, as at the end of a program: c10d's
   /// client would log some 30 lines each time. Looks at the server before the first of several
-  /// calls, a few times per second at most: each look is a connection.
+  /// calls, ten times per second at most: each look is a connection.
   void check_server(bool first) {
     const auto now = std::chrono::steady_clock::now();
-    if (!gone_ && first && now - last_call_ > 1ms && now - last_look_ > 250ms) {
+    if (!gone_ && first && now - last_call_ > 1ms && now - last_look_ > 100ms) {
       gone_ = server_.is_closed();
       last_look_ = now;
     }

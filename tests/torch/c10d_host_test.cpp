@@ -105,7 +105,7 @@ TEST(StoreOverC10d, AServerThatIsGoneIsNotAsked) {
       "p", c10::make_intrusive<::c10d::TCPStore>("127.0.0.1", options)));
   store->set("key", "a");
   server.reset();
-  std::this_thread::sleep_for(2ms);
+  std::this_thread::sleep_for(150ms);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i)
     expect_error(Errc::peer_lost, {"its server is gone"}, [&] { store->try_get("key"); });

@@ -36,7 +36,7 @@ for step in range(50):
     loss = criterion(model(data[rows].chunk(size)[rank]), answers[rows].chunk(size)[rank])
     loss.backward()
     optimizer.step()
-    mean = tutti.distributed.sync_ddp(loss)
+    mean = tutti.distributed.sync_ddp(loss.detach(), reduce_op="mean")  # In place.
     if rank == 0 and step % 10 == 9:
         print(f"step {step + 1}: loss {mean.item():.4f}")
 
