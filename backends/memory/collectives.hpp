@@ -72,7 +72,7 @@ class Collective {
   void fill(std::size_t round);
   void fill_after_entry();
   bool run_direct();
-  // Whether private arrays are read (calibration.cpp).
+  // The decision to read private arrays (calibration.cpp).
   void permit_reads();
   void decide_reads();
   void choose(bool in_entry, std::size_t largest_rows);

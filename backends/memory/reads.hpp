@@ -53,7 +53,7 @@ class ReadChoice {
   /// On all ranks: the memory of an array could not be read.
   void give_up() noexcept { permission_ = Permission::never; }
 
-  /// Whether blocks of so many bytes are read; nothing: a test decides.
+  /// True if blocks of so many bytes are read; nothing: a test decides.
   std::optional<bool> reads(Operation kind, std::size_t block) const noexcept;
   /// The bytes of the blocks in the test that decides.
   static std::size_t tested_bytes(std::size_t block) noexcept;

@@ -62,7 +62,7 @@ class Server {
     }
   }
 
-  /// Whether nothing listens any more. Takes a moment; 0.4 s if a host does not answer.
+  /// True if nothing listens any more. Takes a moment; 0.4 s if a host does not answer.
   bool is_closed() const {
     for (const auto& address : addresses_)
       if (!refuses(address)) return false;
