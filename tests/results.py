@@ -5,7 +5,7 @@ of programs that report cases. Meson names the files BASE-NAME after a test setu
 without results counts as a failure, so that a broken build does not pass.
 
 Failed programs may have been run again, alone, with logs named `again` beside those of BASE. Tests
-that passed there count as passed, and are listed. `--failed BASE` prints the failed programs."""
+that passed there count as passed, and are listed. `--failed BASE` prints their names."""
 import collections
 import glob
 import json
@@ -28,7 +28,9 @@ def programs_of(base):
 
 
 def failed(base):
-    return [name for name, result in programs_of(base) if result not in ("OK", "EXPECTEDFAIL", "SKIP")]
+    """The names for `meson test`: Meson reports "project:suite / name", since 1.7 "suite - project:name"."""
+    return [re.sub(r"^(.* - )?[^:]*:([^:]* / )?", "", name) for name, result in programs_of(base)
+            if result not in ("OK", "EXPECTEDFAIL", "SKIP")]
 
 
 def count(base):
@@ -38,7 +40,7 @@ def count(base):
     suites = [suite for report in reports for suite in xml.etree.ElementTree.parse(report).iter("testsuite")]
     total = collections.Counter()
     for name, result in programs_of(base):
-        # The report calls the suites of the program "project:suite / name" "project.project:suite / name[.more]".
+        # The report calls the suites of the program NAME "project.NAME[.more]".
         mine = re.compile(rf"[^.]+\.{re.escape(name)}(\.|$)")
         cases = collections.Counter(outcome(case) for suite in suites if mine.match(suite.get("name"))
                                     for case in suite.iter("testcase"))

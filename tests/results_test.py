@@ -61,6 +61,13 @@ class ResultsTest(unittest.TestCase):
         self.assertEqual(self.count(programs, cases, again=[(name, "OK") for name, _ in programs]), ("4 passed, 0 failed", 0))
         self.assertEqual(self.count(programs[:1], cases, again=[("tutti:unit / numbers", "FAIL")]), ("2 passed, 1 failed", 1))
 
+    def test_names_failed_programs_for_meson(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = [json.dumps({"name": name, "result": result}) for name, result in
+                   [("tutti:unit+nccl / sums, rows", "FAIL"), ("unit+nccl - tutti:a - b", "TIMEOUT"), ("tutti:unit / c", "OK")]]
+            pathlib.Path(folder, "check.json").write_text("\n".join(log))
+            self.assertEqual(results.failed(str(pathlib.Path(folder, "check"))), ["sums, rows", "a - b"])
+
     def test_counts_a_run_without_results_as_a_failure(self):
         self.assertEqual(self.count(None), ("0 passed, 1 failed", 1))
         self.assertEqual(self.count([("tutti:lint / shell", "SKIP")]), ("0 passed, 1 failed", 1))

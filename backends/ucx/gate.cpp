@@ -59,15 +59,15 @@ bool has(const Gate::Addresses& all, const std::string& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
-/// The sockets of this process: those that listen, or the others. False if /proc does not show
-/// them.
+/// The sockets of this process that have a port: those that listen, or the others. Another thread
+/// that calls connect() sets the other end before the own one. False if /proc does not show them.
 template <typename Take>
 bool for_each_tcp_socket(bool listening, const Take& take) {
   const auto all = mesh::descriptors_of_process();
   for (const int descriptor : all)
     if (option(descriptor, SOL_SOCKET, SO_ACCEPTCONN) == (listening ? 1 : 0) &&
         option(descriptor, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP)
-      take(descriptor, own_end(descriptor));
+      if (const auto own = own_end(descriptor); !own.ends_with(":0")) take(descriptor, own);
   return !all.empty();
 }
 

@@ -2,16 +2,21 @@
 
 #include "ucx/worker.hpp"
 
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "mesh/segment_filter.hpp"
@@ -98,6 +103,40 @@ TEST(UcxGate, RefusesListenersThatItCannotFilter) {
     else
       EXPECT_EQ(error, "no listeners");
   }
+}
+
+// Ranks that are threads look at each other's sockets while these connect.
+TEST(UcxGate, SkipsSocketsThatHaveNoPortYet) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* const end = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(::bind(listener, end, length), 0);
+  ASSERT_EQ(::listen(listener, 1000), 0);
+  ASSERT_EQ(::getsockname(listener, end, &length), 0);
+  const auto name = fmt::format("127.0.0.1:{}", ntohs(address.sin_port));
+  std::atomic<bool> done{false};
+  std::thread connecting([&] {
+    while (!done) {
+      const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
+      if (::connect(descriptor, end, sizeof address) == 0)
+        ::close(::accept(listener, nullptr, nullptr));
+      ::close(descriptor);
+    }
+  });
+  int seen = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const auto own_ends = backend::ucx::Gate::connected_to({{name, 1}});
+    if (!own_ends.contains(1)) continue;
+    ++seen;
+    for (const auto& own : own_ends.at(1)) EXPECT_FALSE(own.ends_with(":0")) << own;
+  }
+  EXPECT_GT(seen, 0);
+  done = true;
+  connecting.join();
+  ::close(listener);
 }
 
 }  // namespace
