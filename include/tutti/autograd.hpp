@@ -63,10 +63,10 @@ struct DifferentiableRows : Differentiable {
   RowLayout layout;  ///< The row counts of the value, or of root's.
 };
 
-/// Value [sum n_r, ...], the rows of all ranks. Backward: a reduce_scatter of rows for `scale` sum
+/// Value [sum n_r, ...], the rows of all ranks. Backward: a reduce_scatter of rows for sum
 /// and mean; for local_slice it sends nothing.
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                                   GradScale scale, const RowLayout& layout = {},
+                                   GradScale grad_scale, const RowLayout& layout = {},
                                    const CallOptions& options = {});
 /// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,

@@ -35,7 +35,7 @@ using namespace losses;  // NOLINT(google-build-using-namespace)
 
 void read_common(OptionText& text, auto& o) {
   text.read("reduction", o.reduction, {"mean", "sum", "none"});
-  text.read("scale", o.scale, {"sum", "mean", "local_slice"});
+  text.read("grad_scale", o.grad_scale, {"sum", "mean", "local_slice"});
 }
 
 void read_ranking(OptionText& text, auto& o) {

@@ -93,11 +93,12 @@ LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
                                  const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
-      "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, scale {}, "
+      "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, grad_scale "
+      "{}, "
       "logits {}, weight {}",
-      o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction), word(o.scale),
-      name_of(batch.logits.dtype), o.weight);
-  return sum_loss(group, {"cross_entropy", words, o.reduction, o.scale},
+      o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction),
+      word(o.grad_scale), name_of(batch.logits.dtype), o.weight);
+  return sum_loss(group, {"cross_entropy", words, o.reduction, o.grad_scale},
                   {batch.logits, batch.targets, batch.weight}, call,
                   [&](const internal::losses::SummedBatch& here) {
                     const auto y = internal::losses::check_rows(here.logits, here.targets,

@@ -80,8 +80,9 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
                                  const CallOptions& call) const try {
   const auto& o = options_;
   const auto words = fmt::format(
-      "alpha {}, gamma {}, reduction {}, normalize_by_positives {}, scale {}, logits {}", o.alpha,
-      o.gamma, word(o.reduction), o.normalize_by_positives, word(o.scale), name_of(given.dtype));
+      "alpha {}, gamma {}, reduction {}, normalize_by_positives {}, grad_scale {}, logits {}",
+      o.alpha, o.gamma, word(o.reduction), o.normalize_by_positives, word(o.grad_scale),
+      name_of(given.dtype));
   const auto make = [&](const SummedBatch& batch) {
     const auto& logits = batch.logits;
     const auto& targets = batch.targets;
@@ -114,7 +115,8 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     }
     return parts;
   };
-  return sum_loss(group, {"sigmoid_focal", words, o.reduction, o.scale, o.normalize_by_positives},
+  return sum_loss(group,
+                  {"sigmoid_focal", words, o.reduction, o.grad_scale, o.normalize_by_positives},
                   {given, wanted, weights}, call, make);
 } catch (...) {
   internal::end_calls(group);
@@ -136,9 +138,9 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
   const auto& o = options_;
   const auto words = fmt::format(
       "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, "
-      "normalize_by_positives {}, scale {}, logits {} [*, {}], alpha {}",
+      "normalize_by_positives {}, grad_scale {}, logits {} [*, {}], alpha {}",
       o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction),
-      o.normalize_by_positives, word(o.scale), name_of(given.dtype),
+      o.normalize_by_positives, word(o.grad_scale), name_of(given.dtype),
       fmt::join(given.shape.row_dims(), ", "), o.alpha);
   const auto make = [&](const SummedBatch& batch) {
     const auto& logits = batch.logits;
@@ -195,7 +197,8 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     }
     return parts;
   };
-  return sum_loss(group, {"softmax_focal", words, o.reduction, o.scale, o.normalize_by_positives},
+  return sum_loss(group,
+                  {"softmax_focal", words, o.reduction, o.grad_scale, o.normalize_by_positives},
                   {given, wanted, weights}, call, make);
 } catch (...) {
   internal::end_calls(group);

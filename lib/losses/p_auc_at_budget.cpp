@@ -84,11 +84,11 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       {.loss = name(),
        .options = fmt::format(
            "classes {}, alpha {}, beta {}, surrogate {}, knots {}, tau_scale {}, basis {}, "
-           "temperature {}, positives {}, interpolation {}, reduction {}, scale {}, "
+           "temperature {}, positives {}, interpolation {}, reduction {}, grad_scale {}, "
            "ignore_index {}{}",
            o.classes, o.alpha, o.beta, word(o.surrogate), o.knots, word(o.tau_scale), word(o.basis),
-           temperature, word(o.positives), word(o.interpolation), word(o.reduction), word(o.scale),
-           o.ignore_index, by_weight ? ", budget weight" : ""),
+           temperature, word(o.positives), word(o.interpolation), word(o.reduction),
+           word(o.grad_scale), o.ignore_index, by_weight ? ", budget weight" : ""),
        .classes = o.classes,
        .ignore_index = o.ignore_index,
        .uses_iid = true,
@@ -264,7 +264,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
                       static_cast<std::int64_t>(sums[width * c + 2]),
                       std::max(0.0, sums[width * c + 1] / positives - area * area)};
   }
-  const double scale = share * pool.scale_of(o.scale);
+  const double scale = share * pool.scale_of(o.grad_scale);
   for (double& value : grad) value *= scale;
   result.grad = pool.gradient(grad);
   pool.commit();

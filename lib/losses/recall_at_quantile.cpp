@@ -39,9 +39,9 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
       {.loss = name(),
        .options = fmt::format(
            "classes {}, quantile {}, temperature {}, interpolation {}, reduction {}, "
-           "scale {}, ignore_index {}{}",
+           "grad_scale {}, ignore_index {}{}",
            o.classes, o.quantile, temperature, word(o.interpolation), word(o.reduction),
-           word(o.scale), o.ignore_index, o.budget == Budget::weight ? ", budget weight" : ""),
+           word(o.grad_scale), o.ignore_index, o.budget == Budget::weight ? ", budget weight" : ""),
        .classes = o.classes,
        .ignore_index = o.ignore_index},
       queue(), call);
@@ -87,7 +87,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
     result.per_class[c] = 1 - recalled[c] / pool.positive_mass(c).rows;
     result.loss += share * result.per_class[c];
   }
-  const double scale = share * pool.scale_of(o.scale);
+  const double scale = share * pool.scale_of(o.grad_scale);
   for (double& value : grad) value *= scale;
   result.grad = pool.gradient(grad);
   pool.commit();

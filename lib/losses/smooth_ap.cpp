@@ -59,17 +59,17 @@ SmoothAp::SmoothAp(const Options& options)
 LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
                              const CallOptions& call) try {
   const double temperature = this->temperature();
-  GlobalBatch pool(
-      group, batch,
-      {.loss = name(),
-       .options = fmt::format("classes {}, temperature {}, reduction {}, scale {}, ignore_index {}",
-                              options_.classes, temperature, word(options_.reduction),
-                              word(options_.scale), options_.ignore_index),
-       .classes = options_.classes,
-       .ignore_index = options_.ignore_index,
-       .needs_all = true,
-       .any_target = options_.pool.reference_compat},
-      queue(), call);
+  GlobalBatch pool(group, batch,
+                   {.loss = name(),
+                    .options = fmt::format(
+                        "classes {}, temperature {}, reduction {}, grad_scale {}, ignore_index {}",
+                        options_.classes, temperature, word(options_.reduction),
+                        word(options_.grad_scale), options_.ignore_index),
+                    .classes = options_.classes,
+                    .ignore_index = options_.ignore_index,
+                    .needs_all = true,
+                    .any_target = options_.pool.reference_compat},
+                   queue(), call);
   const int size = pool.ranks();
   const auto classes = static_cast<std::size_t>(options_.classes);
 
@@ -149,7 +149,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     in_parallel(options_.threads, rows, [&](std::size_t i, std::size_t j) {
       soft.slopes(a, b, std::span(numbers).subspan(i, j - i), std::span(slopes).subspan(i, j - i));
     });
-    const double scale = weight * pool.scale_of(options_.scale) / (mass * temperature);
+    const double scale = weight * pool.scale_of(options_.grad_scale) / (mass * temperature);
     for (std::size_t i = 0; i < rows; ++i)
       grad[i * classes + c] = scale * (slopes[i].a - slopes[i].b + own_part[numbers[i]]);
   }

@@ -91,8 +91,8 @@ LossResult SquaredAuc::compute(ProcessGroup* group, const RankingBatch& batch,
       group, batch,
       {.loss = name(),
        .options =
-           fmt::format("classes {}, margin {}, reduction {}, scale {}, ignore_index {}", o.classes,
-                       o.margin, word(o.reduction), word(o.scale), o.ignore_index),
+           fmt::format("classes {}, margin {}, reduction {}, grad_scale {}, ignore_index {}",
+                       o.classes, o.margin, word(o.reduction), word(o.grad_scale), o.ignore_index),
        .classes = o.classes,
        .ignore_index = o.ignore_index},
       queue(), call);
@@ -124,7 +124,7 @@ LossResult SquaredAuc::compute(ProcessGroup* group, const RankingBatch& batch,
   }
 
   const double share = internal::losses::class_weight(o.reduction, result.valid);
-  const double scale = 2 * share * pool.scale_of(o.scale);
+  const double scale = 2 * share * pool.scale_of(o.grad_scale);
   std::vector<double> grad(pool.own() * classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (result.valid[c] == 0) continue;

@@ -59,7 +59,7 @@ tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
                                                            : nothing;
   tutti::losses::LossResult result;
   result.loss = sums[0] / divisor;
-  const double factor = scale_of(loss.scale, group) / divisor;
+  const double factor = scale_of(loss.grad_scale, group) / divisor;
   result.grad = staged.gradient([&](void* grad) {
     with_type(batch.logits.dtype, [&]<typename T>(T) {
       auto* out = static_cast<T*>(grad);

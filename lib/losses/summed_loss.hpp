@@ -50,7 +50,7 @@ struct SummedLoss {
   std::string_view name{};
   std::string options{};  ///< The options in words, for comparison between ranks.
   tutti::losses::Reduction reduction{};
-  GradScale scale{};
+  GradScale grad_scale{};
   bool normalize_by_positives = false;
 };
 

@@ -111,7 +111,7 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
     options.ignore_index = ignore_index;
     options.temperature = temperature;
     options.reduction = Reduction::none;
-    options.scale = GradScale::mean;
+    options.grad_scale = GradScale::mean;
     options.pool.max_rows = max_rows;
     options.pool.seed = static_cast<std::uint64_t>(seed);
     options.pool.reference_compat = compat;
@@ -144,8 +144,10 @@ FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, do
                          double gamma) {
   return in_torch_errors([&] {
     const c10::NoGradGuard off;
-    const SigmoidFocal loss(
-        {.alpha = alpha, .gamma = gamma, .reduction = Reduction::none, .scale = GradScale::mean});
+    const SigmoidFocal loss({.alpha = alpha,
+                             .gamma = gamma,
+                             .reduction = Reduction::none,
+                             .grad_scale = GradScale::mean});
     TORCH_CHECK_VALUE(inputs.sizes() == targets.sizes(), "tutti: inputs ", inputs.sizes(),
                       " and targets ", targets.sizes(), " differ in shape");
     const auto x = read_as(inputs, inputs.scalar_type());
@@ -172,7 +174,7 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
                                 .label_smoothing = label_smoothing,
                                 .ignore_index = ignore_index,
                                 .reduction = Reduction::none,
-                                .scale = GradScale::mean};
+                                .grad_scale = GradScale::mean};
     if (alpha) {
       const auto values = read_as(*alpha, at::kDouble);
       const auto* first = values.const_data_ptr<double>();

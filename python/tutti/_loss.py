@@ -130,15 +130,16 @@ class Loss(nn.Module):
                             "gather_distributed=False.")
 
     @torch.compiler.disable  # Its errors depend on what other ranks pass.
-    def _agreed(self, refused, tensors, weight, seed=0, counted=0):
-        """The number of rows of `tensors`, each [N, ...], of every rank, the seed of rank 0, and the sum of `counted`
-        over the ranks. Raises on every rank if one refuses its arguments (`refused` is its error), or if ranks differ in
+    def _agreed(self, refused, tensors, weight, seed=0, sums=(0, 0)):
+        """The number of rows of `tensors`, each [N, ...], of every rank, the seed of rank 0, and `sums`, two numbers,
+        added in f64 over the ranks in their order. Raises on every rank if one refuses its arguments (`refused` is its error), or if ranks differ in
         options, in shapes and dtypes, in their queues, or in whether they pass weights."""
         options = self._options()
         if not refused:
             options += "; rows " + ", ".join(f"{list(t.shape[1:])} {t.dtype}" for t in tensors)
         mine = [-1 if refused else tensors[0].size(0), weight is not None, seed, zlib.crc32(options.encode()),
-                self._hash_of_queue(), int(counted), 0 if refused else self._hash_of_rows(tensors)]
+                self._hash_of_queue(), 0 if refused else self._hash_of_rows(tensors),
+                *torch.tensor([float(x) for x in sums], dtype=torch.float64).view(torch.int64).tolist()]
         every = exchange(mine, tensors[0].device, self.group)
         if refused:
             raise refused
@@ -153,9 +154,10 @@ class Loss(nn.Module):
         given = [rank for rank, (_, weighted, *_) in enumerate(every) if weighted]
         if given and len(given) < len(every):
             raise ValueError(f"tutti: ranks {given} of {len(every)} pass sample_weight; all ranks do, or none")
-        self._same_rows = (every[0][0] > 0 and every[0][6] >= 0
-                           and all((each[0], each[6]) == (every[0][0], every[0][6]) for each in every))
-        return [rows for rows, *_ in every], every[0][2], sum(each[5] for each in every)
+        self._same_rows = (every[0][0] > 0 and every[0][5] >= 0
+                           and all((each[0], each[5]) == (every[0][0], every[0][5]) for each in every))
+        parts = torch.tensor([each[6:] for each in every]).view(torch.float64).tolist()
+        return [rows for rows, *_ in every], every[0][2], [sum(part) for part in zip(*parts)]
 
     def _gathered(self, tensors, lengths):
         """The rows of all ranks for each tensor [N, ...], and the number of the first one of this rank."""

@@ -126,7 +126,7 @@ class RankingLoss(Loss):
         if self._should_gather():
             counted = 0 if refused else (rows.targets != self.ignore_index).sum()
             passed = (logits,) if refused else rows[:2]
-            lengths, seed, counted = self._agreed(refused, passed, sample_weight, seed, counted)
+            lengths, seed, (counted, _) = self._agreed(refused, passed, sample_weight, seed, (counted, 0))
             if self.queue_size == 0 and self.max_pool_size is None and is_tutti(self.group):
                 group = (self.group or dist.group.WORLD).group_name  # The loss itself gathers, and shares the work.
             else:
@@ -255,62 +255,69 @@ def _wide(dtype):
 
 
 class _FocalLoss(Loss):
-    _op_of_elements = False  # Targets and weights of elements, not of rows.
+    """Each rank evaluates its own rows and sends two sums; only the terms of reduction 'none' need all rows."""
 
-    def _over_ranks(self, inputs, targets, sample_weight):
-        """What all ranks pass, and the first row of this rank."""
-        refused = weight = None
-        gathers = self._should_gather()
-        try:
-            expected = inputs.shape
-            if not self._op_of_elements:
-                expected = inputs.shape[:1] + inputs.shape[2:] if inputs.ndim > 1 else ()
-            if targets.shape != expected:
-                raise ValueError(f"targets must be {tuple(expected)} for inputs {tuple(inputs.shape)}; they are "
-                                 f"{tuple(targets.shape)}")
-            if gathers and inputs.ndim == 0:
-                raise ValueError("inputs of several ranks must have a dimension of rows")
-            of = (inputs, "inputs", None) if self._op_of_elements else (targets, "targets", targets.shape)
-            weight = self._checked_weight(sample_weight, *of, _wide(inputs.dtype))
-        except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
-            refused = error
-        if gathers:
-            lengths, *_ = self._agreed(refused, (inputs, targets), sample_weight)
-            rows, start = self._gathered((inputs.detach(), targets.detach(), weight), lengths)
-            if not torch.compiler.is_compiling():
-                self._warn_about_same_rows()
-            return (*rows, start)
-        if refused:
-            raise refused
-        return inputs.detach(), targets.detach(), weight, 0
+    _op, _of = None, "row"  # Targets, weights and terms are of rows or of elements.
 
-    def _terms(self, inputs, op, of, start, x, targets, *options):
-        each, grad = (t.to(inputs.device) for t in op(*on_host(x, targets), *options))
-        return Terms.apply(inputs, each, self._scaled(grad), of, start)
+    def _checked(self, inputs, targets, sample_weight, gathers):
+        """The weights."""
+        expected, elements = inputs.shape, self._of == "element"
+        if not elements:
+            expected = inputs.shape[:1] + inputs.shape[2:] if inputs.ndim > 1 else ()
+        if targets.shape != expected:
+            raise ValueError(f"targets must be {tuple(expected)} for inputs {tuple(inputs.shape)}; they are "
+                             f"{tuple(targets.shape)}")
+        if gathers and inputs.ndim == 0:
+            raise ValueError("inputs of several ranks must have a dimension of rows")
+        like = (inputs, "inputs", None) if elements else (targets, "targets", targets.shape)
+        return self._checked_weight(sample_weight, *like, _wide(inputs.dtype))
 
-    def _reduced(self, loss, counted, weight):
-        """`counted`: the terms of the divisor of a mean. Sums of half floats are computed in f32."""
-        dtype, loss = loss.dtype, loss.to(_wide(loss.dtype))
-        if weight is not None:
-            loss = loss * weight
-        if self.reduction in ("mean", "mean_positive"):
-            mass = (counted if weight is None else counted * weight).sum()
-            loss = loss.sum() / torch.where(mass > 0, mass, 1)
-        elif self.reduction == "sum":
-            loss = loss.sum()
-        return loss.to(dtype)
+    def _terms(self, x, y, options):
+        return (t.to(x.device) for t in self._op(*on_host(x, y), *options))
 
-    def _check_reduction(self):
+    def _evaluate(self, inputs, targets, sample_weight, *options):
+        """`options`: those of the operator."""
         if self.reduction not in self.SUPPORTED_REDUCTIONS:
             modes = ", ".join(map(repr, self.SUPPORTED_REDUCTIONS))
             raise ValueError(f"Invalid reduction: {self.reduction!r}. Supported modes: {modes}.")
+        refused = weight = grad = None
+        total = mass = 0.0
+        gathers, start, x, y = self._should_gather(), 0, inputs.detach(), targets.detach()
+        try:
+            weight = self._checked(inputs, targets, sample_weight, gathers)
+            if self.reduction != "none":
+                each, grad = self._terms(x, y, options)
+                each, grad, counted = each.double(), grad.to(_wide(grad.dtype)), self._counted(y).double()
+                if weight is not None:
+                    each, counted = each * weight, counted * weight
+                    grad = grad * (weight.unsqueeze(1) if self._of == "row" else weight)
+                total, mass = each.sum(), counted.sum()
+        except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
+            if not gathers:
+                raise
+            refused = error
+        if gathers:
+            lengths, _, sums = self._agreed(refused, (inputs, targets), sample_weight, sums=(total, mass))
+            total, mass = torch.tensor(sums, dtype=torch.float64, device=inputs.device)
+            if self.reduction == "none":
+                (x, y, weight), start = self._gathered((x, y, weight), lengths)
+            if not torch.compiler.is_compiling():
+                self._warn_about_same_rows()
+        if self.reduction == "none":
+            each, grad = self._terms(x, y, options)
+            loss = Terms.apply(inputs, each, self._scaled(grad), self._of, start)
+            return loss if weight is None else (loss.to(weight.dtype) * weight).to(loss.dtype)
+        if self.reduction != "sum":  # The mean of no elements is NaN, as torch's.
+            divisor = mass if self._of == "element" and weight is None else torch.where(mass > 0, mass, 1)
+            total, grad = total / divisor, (grad / divisor).to(grad.dtype)
+        return Terms.apply(inputs, total.to(inputs.dtype), self._scaled(grad).to(inputs.dtype), "class", 0)
 
 
 class SigmoidFocalLoss(_FocalLoss):
     """The focal loss of one binary decision per logit (docs/losses.md). alpha: the weight of positives, 0 to 1, or -1
     for none. reduction: 'none', 'mean' or 'sum'. grad_scale, group: as those of the ranking losses."""
 
-    _op_of_elements = True
+    _op, _of = _ops.sigmoid_focal.default, "element"
     SUPPORTED_REDUCTIONS = ("none", "mean", "sum")
 
     def __init__(self, alpha=0.25, gamma=2.0, reduction="mean", gather_distributed=None, **options):
@@ -322,12 +329,10 @@ class SigmoidFocalLoss(_FocalLoss):
     def forward(self, inputs, targets, *, sample_weight=None):
         """inputs: any shape; targets: the same, 0 to 1; sample_weight: broadcasts to it, its dimension 0 is that of
         the inputs. Returns a scalar, or with reduction 'none' the loss of each element, of all ranks."""
-        self._check_reduction()
-        x, all_targets, weight, start = self._over_ranks(inputs, targets, sample_weight)
-        loss = self._terms(inputs, _ops.sigmoid_focal.default, "element", start, x, all_targets, self.alpha, self.gamma)
-        if weight is None and self.reduction == "mean":
-            return loss.mean()
-        return self._reduced(loss, torch.ones_like(loss, dtype=torch.int64), weight)
+        return self._evaluate(inputs, targets, sample_weight, self.alpha, self.gamma)
+
+    def _counted(self, targets):
+        return torch.ones_like(targets)
 
 
 class SoftmaxFocalLoss(_FocalLoss):
@@ -335,6 +340,7 @@ class SoftmaxFocalLoss(_FocalLoss):
     'mean', 'sum', or 'mean_positive', which divides by the number of rows of other classes than background_class.
     grad_scale, group: as those of the ranking losses."""
 
+    _op = _ops.softmax_focal.default
     SUPPORTED_REDUCTIONS = ("none", "mean", "mean_positive", "sum")
 
     def __init__(self, alpha=None, gamma=2.0, reduction="mean", label_smoothing=0.0, ignore_index=-100,
@@ -351,15 +357,12 @@ class SoftmaxFocalLoss(_FocalLoss):
     def forward(self, inputs, targets, *, sample_weight=None):
         """inputs: [N, C, *]; targets: [N, *], classes or ignore_index; sample_weight: like the targets. Returns a
         scalar, or with reduction 'none' the loss of each row, of all ranks."""
-        self._check_reduction()
-        x, y, weight, start = self._over_ranks(inputs, targets, sample_weight)
-        loss = self._terms(inputs, _ops.softmax_focal.default, "row", start, x, y,
-                           None if self.alpha is None else self.alpha.cpu(), self.gamma, self.label_smoothing,
-                           self.ignore_index)
-        counted = y != self.ignore_index
-        if self.reduction == "mean_positive":
-            counted = counted & (y != self.background_class)
-        return self._reduced(loss, counted, weight)
+        return self._evaluate(inputs, targets, sample_weight, None if self.alpha is None else self.alpha.cpu(),
+                              self.gamma, self.label_smoothing, self.ignore_index)
+
+    def _counted(self, targets):
+        counted = targets != self.ignore_index
+        return counted & (targets != self.background_class) if self.reduction == "mean_positive" else counted
 
 
 def install():

@@ -4,13 +4,14 @@ usage: losses_ranks_test.py [-v] [TEST...]. Ranks are processes forked here."""
 import copy
 import itertools
 import unittest
+import unittest.mock as mock
 import warnings
 
 import torch
 import torch.distributed as dist
 
 import tutti
-from tutti import losses
+from tutti import _loss, losses
 from tutti.distributed import all_gather_no_grad, all_gather_with_grad
 from calls_test import run_ranks
 from losses_test import C, EXACT, RANKING, rows_of
@@ -63,7 +64,9 @@ class Ranks(unittest.TestCase):
                     weight = w[:, None] if targets.ndim == 2 else w
                     part = self.part(rank, size, 40)
                     mine, whole = x[part].clone().requires_grad_(), x.clone().requires_grad_()
-                    got = make(reduction=reduction)(mine, targets[part], sample_weight=weight[part])
+                    with mock.patch.object(_loss, "gather_parts", wraps=_loss.gather_parts) as gathers:
+                        got = make(reduction=reduction)(mine, targets[part], sample_weight=weight[part])
+                    self.assertEqual(gathers.called, reduction == "none" and size > 1)
                     expected = make(reduction=reduction, gather_distributed=False)(whole, targets, sample_weight=weight)
                     torch.testing.assert_close(got, expected, **EXACT)
                     got.sum().backward()

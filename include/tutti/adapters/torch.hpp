@@ -32,9 +32,10 @@
 namespace tutti::libtorch {
 
 /// [n_r, ...] -> [sum n_r, ...]
-inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local, GradScale scale,
-                                  const RowLayout& layout = {}, const CallOptions& options = {}) {
-  return detail::apply(autograd::all_gather_rows, group, local, scale, layout, options);
+inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local,
+                                  GradScale grad_scale, const RowLayout& layout = {},
+                                  const CallOptions& options = {}) {
+  return detail::apply(autograd::all_gather_rows, group, local, grad_scale, layout, options);
 }
 
 namespace detail {

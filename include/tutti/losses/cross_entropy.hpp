@@ -15,7 +15,7 @@ struct CrossEntropyOptions {
   double label_smoothing = 0;    ///< e, 0 to 1: the share of a row that is spread over all classes.
   std::int64_t ignore_index = default_ignore_index;
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
 };
 
 /// Cross-entropy over the rows of all ranks. Takes the batch of a ranking loss, so that WarmUp can

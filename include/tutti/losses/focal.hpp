@@ -30,7 +30,7 @@ struct SigmoidFocalOptions {
   /// Divides the sum over all elements by the number of positive elements (at least 1) instead of
   /// by the number of elements. Requires Reduction::mean; sum and none divide by nothing.
   bool normalize_by_positives = false;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
 };
 
 /// One binary decision per logit. With z the logit, y the target and p = σ(z):
@@ -82,7 +82,7 @@ struct SoftmaxFocalOptions {
   /// Divides the sum over all rows by the number of rows of other classes than `background` (at
   /// least 1) instead of by the number of rows. Requires Reduction::mean.
   bool normalize_by_positives = false;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
 };
 
 /// One class per row. With p the softmax over classes, y the target and e the label smoothing:

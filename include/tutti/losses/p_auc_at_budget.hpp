@@ -27,7 +27,7 @@ struct PAucAtBudgetOptions {
   Interpolation interpolation = Interpolation::higher;  ///< Of Budget::rows.
   Budget budget = Budget::rows;  ///< weight: all Q are weighted, alpha and beta shares of weight.
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;
   PoolOptions pool{};
 };

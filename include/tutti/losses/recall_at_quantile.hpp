@@ -14,7 +14,7 @@ struct RecallAtQuantileOptions {
   Interpolation interpolation = Interpolation::higher;  ///< Of Budget::rows.
   Budget budget = Budget::rows;  ///< weight: the flagged rows have this share of all weight.
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;
   PoolOptions pool{};
 };

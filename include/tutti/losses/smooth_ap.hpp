@@ -11,7 +11,7 @@ struct SmoothApOptions {
   std::int64_t classes = 1;   ///< C. One class is binary; several are one-vs-rest.
   double temperature = 0.01;  ///< In score units.
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;
   PoolOptions pool{};
   int threads = 1;  ///< Threads of this rank in a call. Results do not depend on them.

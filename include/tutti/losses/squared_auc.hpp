@@ -11,7 +11,7 @@ struct SquaredAucOptions {
   std::int64_t classes = 1;  ///< C. One class is binary; several are one-vs-rest.
   double margin = 1;         ///< In score units; finite.
   Reduction reduction = Reduction::mean;
-  GradScale scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;
   std::int64_t ignore_index = default_ignore_index;
   PoolOptions pool{};
 };

@@ -30,7 +30,7 @@ void expect_one_process(const World& world, const CrossEntropy::Options& options
       const auto got = loss(group, rows.part<T>(first, n).view());
       EXPECT_NEAR(got.loss, want.loss, tolerance * want.loss);
       EXPECT_EQ(got.grad.shape(), (Shape{n, rows.classes}));
-      const double scale = options.scale == GradScale::sum ? group.size() : 1;
+      const double scale = options.grad_scale == GradScale::sum ? group.size() : 1;
       const auto part = values_of<T>(got.grad);
       for (std::size_t i = 0; i < part.size(); ++i)
         ASSERT_NEAR(part[i], scale * gradient[static_cast<std::size_t>(first * rows.classes) + i],
@@ -50,7 +50,7 @@ TEST_P(CrossEntropyOfRanks, IsThatOfOneProcessForAnySplit) {
                                         .weight = {0.1, 1, 5},
                                         .label_smoothing = 0.1,
                                         .reduction = reduction,
-                                        .scale = GradScale::mean};
+                                        .grad_scale = GradScale::mean};
     const CrossEntropy::Options one{.pos_weight = 7, .reduction = reduction};
     for (const auto& options : {several, one}) {
       expect_one_process<double>(GetParam(), options, 1e-12);

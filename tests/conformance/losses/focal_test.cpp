@@ -112,8 +112,9 @@ TEST_P(FocalOfRanks, IsThatOfOneProcessForAnySplit) {
                        [&](ProcessGroup* group, std::int64_t first, std::int64_t n) {
                          return softmax_of(softmax, group, rows, first, n);
                        });
-    const SigmoidFocal sigmoid(
-        {.reduction = reduction, .normalize_by_positives = by_positives, .scale = GradScale::mean});
+    const SigmoidFocal sigmoid({.reduction = reduction,
+                                .normalize_by_positives = by_positives,
+                                .grad_scale = GradScale::mean});
     expect_one_process(GetParam(), rows, 1,
                        [&](ProcessGroup* group, std::int64_t first, std::int64_t n) {
                          return sigmoid_of(sigmoid, group, rows, first, n);
@@ -150,9 +151,9 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       const auto logits = last ? ConstTensorView(wide) : view(std::span(narrow).first(4), {4});
       expect_error(Errc::mismatch, {"logits f32", "logits f64"},
                    [&] { SigmoidFocal()(group, logits, logits); });
-      expect_error(Errc::mismatch, {"scale sum", "scale mean"}, [&] {
-        sigmoid_of(SigmoidFocal({.scale = last ? GradScale::mean : GradScale::sum}), &group, rows,
-                   0, 4);
+      expect_error(Errc::mismatch, {"grad_scale sum", "grad_scale mean"}, [&] {
+        sigmoid_of(SigmoidFocal({.grad_scale = last ? GradScale::mean : GradScale::sum}), &group,
+                   rows, 0, 4);
       });
       expect_error(
           Errc::mismatch, {"normalize_by_positives true", "normalize_by_positives false"},
@@ -168,7 +169,7 @@ TEST_P(FocalOfRanks, TheScaleChoosesTheFactorOfTheGradient) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto n = group.rank() == 0 ? rows.count : 0;
     for (const auto scale : {GradScale::sum, GradScale::mean, GradScale::local_slice}) {
-      const auto got = sigmoid_of(SigmoidFocal({.scale = scale}), &group, rows, 0, n);
+      const auto got = sigmoid_of(SigmoidFocal({.grad_scale = scale}), &group, rows, 0, n);
       const double factor = scale == GradScale::sum ? group.size() : 1;
       const auto part = values(got.grad);
       for (std::size_t i = 0; i < part.size(); ++i)

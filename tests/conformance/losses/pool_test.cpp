@@ -227,7 +227,7 @@ TEST_P(PoolOf, RowsGatheredByTheCallerGiveTheSame) {
        {Way{GradScale::sum, GradScale::sum}, Way{GradScale::local_slice, GradScale::mean}}) {
     const losses::SmoothApOptions options{.classes = 3,
                                           .temperature = 0.05,
-                                          .scale = way.scale,
+                                          .grad_scale = way.scale,
                                           .pool = {.queue = 20, .max_rows = 25, .seed = 4}};
     on_ranks(world(), [&](ProcessGroup& group) {
       losses::SmoothAp gathers(options);

@@ -146,7 +146,7 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
                                                 .temperature = 0.3,
                                                 .interpolation = interpolation,
                                                 .reduction = Reduction::sum,
-                                                .scale = GradScale::mean};
+                                                .grad_scale = GradScale::mean};
         const auto got = loss_of<double>(options, nullptr, rows, 0, rows.count());
         double sum = 0;
         for (std::int64_t c = 0; c < classes; ++c) {

@@ -118,7 +118,7 @@ void expect_one_process(const World& world, const LossRows& rows, const SmoothAp
       const auto part = values<T>(got.grad);
       ASSERT_EQ(got.grad.shape(), mine.view().logits.shape);
       const double scale =
-          options.scale == GradScale::sum ? static_cast<double>(group.size()) : 1.0;
+          options.grad_scale == GradScale::sum ? static_cast<double>(group.size()) : 1.0;
       for (std::size_t i = 0; i < part.size(); ++i)
         ASSERT_NEAR(static_cast<double>(part[i]),
                     scale * static_cast<double>(
@@ -139,7 +139,7 @@ TEST_P(SmoothApOfRanks, IsThatOfOneProcessForAnySplit) {
                                  {.classes = classes,
                                   .temperature = 0.5,
                                   .reduction = Reduction::sum,
-                                  .scale = GradScale::mean},
+                                  .grad_scale = GradScale::mean},
                                  1e-12);
       expect_one_process<float>(GetParam(), rows, {.classes = classes}, 1e-5);
     }

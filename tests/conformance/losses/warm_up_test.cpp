@@ -35,10 +35,11 @@ WarmUp::Options three_phases(bool by_steps) {
 }
 
 WarmUp make(const WarmUp::Options& options, GradScale scale = GradScale::sum) {
-  return WarmUp(CrossEntropy({.classes = classes, .label_smoothing = 0.1, .scale = scale}),
-                std::make_unique<SmoothAp>(losses::SmoothApOptions{
-                    .classes = classes, .temperature = 0.2, .scale = scale, .pool = {.queue = 20}}),
-                options);
+  return WarmUp(
+      CrossEntropy({.classes = classes, .label_smoothing = 0.1, .grad_scale = scale}),
+      std::make_unique<SmoothAp>(losses::SmoothApOptions{
+          .classes = classes, .temperature = 0.2, .grad_scale = scale, .pool = {.queue = 20}}),
+      options);
 }
 
 /// One training step with the hooks that a trainer calls before it.

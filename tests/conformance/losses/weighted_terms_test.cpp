@@ -89,7 +89,7 @@ TermLoss sigmoid_terms(const WeightedTerms& rows, bool of_rows) {
                                  bool weighted, std::int64_t first, std::int64_t n) {
                   const SigmoidFocal focal({.reduction = reduction,
                                             .normalize_by_positives = by_positives,
-                                            .scale = GradScale::mean});
+                                            .grad_scale = GradScale::mean});
                   std::optional<ConstTensorView> weight;
                   if (weighted)
                     weight = of_rows ? rows.part(rows.of_targets, {1, 1, 1}, first, n)
@@ -114,7 +114,7 @@ TermLoss softmax_terms(const WeightedTerms& rows) {
                                             .label_smoothing = 0.1,
                                             .reduction = reduction,
                                             .normalize_by_positives = by_positives,
-                                            .scale = GradScale::mean});
+                                            .grad_scale = GradScale::mean});
                   std::optional<ConstTensorView> weight;
                   if (weighted) weight = rows.part(rows.of_targets, {1, 2}, first, n);
                   return call_weighted(focal, group, rows.part(rows.logits, {1, 3, 2}, first, n),
@@ -139,7 +139,7 @@ TermLoss entropy_terms(const WeightedTerms& rows, std::int64_t classes) {
                   CrossEntropy::Options options{.classes = classes,
                                                 .label_smoothing = 0.1,
                                                 .reduction = reduction,
-                                                .scale = GradScale::mean};
+                                                .grad_scale = GradScale::mean};
                   if (classes > 1) options.weight = {0.5, 3, 0};
                   if (classes == 1) options.pos_weight = 4;
                   losses::RankingBatch batch{rows.part(rows.logits, {1, classes}, first, n),

@@ -290,13 +290,13 @@ void test_losses(const world* w) {
     const char *kind, *options;
     int64_t classes;
   } kinds[] = {
-      {"smooth_ap", "temperature=0.3 scale=mean", 1},
-      {"recall_at_quantile", "quantile=0.25 temperature=0.3 interpolation=linear scale=mean", 1},
-      {"p_auc_at_budget", "beta=0.5 surrogate=pairwise scale=mean", 1},
-      {"squared_auc", "margin=0.5 scale=mean", 1},
-      {"cross_entropy", " classes=2  weight=1,0.5 label_smoothing=0.1 reduction=sum scale=mean", 2},
-      {"sigmoid_focal", "gamma=1.5 alpha=-1 scale=mean", 2},
-      {"softmax_focal", "alpha=0.25,0.75 scale=mean", 2}};
+      {"smooth_ap", "temperature=0.3 grad_scale=mean", 1},
+      {"recall_at_quantile", "quantile=0.25 temperature=0.3 interpolation=linear grad_scale=mean", 1},
+      {"p_auc_at_budget", "beta=0.5 surrogate=pairwise grad_scale=mean", 1},
+      {"squared_auc", "margin=0.5 grad_scale=mean", 1},
+      {"cross_entropy", " classes=2  weight=1,0.5 label_smoothing=0.1 reduction=sum grad_scale=mean", 2},
+      {"sigmoid_focal", "gamma=1.5 alpha=-1 grad_scale=mean", 2},
+      {"softmax_focal", "alpha=0.25,0.75 grad_scale=mean", 2}};
   rows all;
   tutti_loss* none = NULL;
   for (int i = 0; i < 2 * ROWS * MAX_RANKS; ++i) {
