@@ -175,9 +175,9 @@ class PairsOfCalls : public testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, PairsOfCalls, testing::ValuesIn(layouts()), CaseName());
 
 TEST_P(PairsOfCalls, AreAnErrorOnEveryRankInTime) {
-  // So many groups wait at the same time.
-  constexpr std::size_t at_once = 30;
   const Layout& layout = GetParam();
+  // So many groups wait at the same time. Ranks of ucx poll.
+  const std::size_t at_once = layout.backend.ends_with("ucx") ? 8 : 30;
   std::string hosts;
   for (const char host : layout.hosts) hosts += fmt::format("{}{}", hosts.empty() ? "" : ",", host);
   const ScopedVariables variables{{"TUTTI_HOSTS", hosts.c_str()}, {"UCX_MEM_EVENTS", "n"}};
