@@ -1,9 +1,11 @@
 #include "gate.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -59,15 +61,40 @@ bool has(const Gate::Addresses& all, const std::string& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
+/// Keeps a socket while it is looked at: the program may close its descriptor, and open another
+/// socket under the same number.
+class Kept {
+ public:
+  explicit Kept(int descriptor) noexcept
+      : own_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {}
+  ~Kept() {
+    if (copy_ >= 0) ::close(copy_);
+  }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  int descriptor() const noexcept { return copy_ >= 0 ? copy_ : own_; }
+
+ private:
+  int own_, copy_;
+};
+
+bool is_tcp(int descriptor) {
+  return option(descriptor, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP;
+}
+
 /// The sockets of this process that have a port: those that listen, or the others. Another thread
 /// that calls connect() sets the other end before the own one. False if /proc does not show them.
 template <typename Take>
 bool for_each_tcp_socket(bool listening, const Take& take) {
   const auto all = mesh::descriptors_of_process();
-  for (const int descriptor : all)
-    if (option(descriptor, SOL_SOCKET, SO_ACCEPTCONN) == (listening ? 1 : 0) &&
-        option(descriptor, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP)
-      if (const auto own = own_end(descriptor); !own.ends_with(":0")) take(descriptor, own);
+  for (const int number : all) {
+    if (!is_tcp(number)) continue;
+    const Kept kept(number);
+    const int descriptor = kept.descriptor();
+    if (!is_tcp(descriptor) || option(descriptor, SOL_SOCKET, SO_ACCEPTCONN) != (listening ? 1 : 0))
+      continue;
+    if (const auto own = own_end(descriptor); !own.ends_with(":0")) take(descriptor, own);
+  }
   return !all.empty();
 }
 
@@ -121,7 +148,7 @@ Gate::Gate(const Transports& transports, const std::function<void()>& make) {
 
 /// UCX does not listen if this throws.
 void Gate::guard(int descriptor) {
-  if (option(descriptor, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP) return;
+  if (!is_tcp(descriptor)) return;
   listeners_.push_back(own_end(descriptor));
   const auto drop = mesh::filter_step(BPF_RET | BPF_K, mesh::drop_segment);
   error_ = mesh::filter_segments(descriptor, {&drop, 1});
