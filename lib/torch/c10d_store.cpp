@@ -1,17 +1,22 @@
 #include "torch/c10d_store.hpp"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,6 +35,9 @@ using Value = std::vector<std::uint8_t>;
 
 constexpr auto first_pause = 200us;
 constexpr auto longest_pause = 10ms;
+
+/// The process with the server of a TCPStore waits so long at its end for the other processes.
+constexpr auto longest_farewell = 1s;
 
 Value to_value(std::span<const std::byte> bytes) {
   const auto* const data = reinterpret_cast<const std::uint8_t*>(bytes.data());
@@ -52,7 +60,8 @@ class Server {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
-    const auto port = std::to_string(tcp->getPort());
+    port_ = tcp->getPort();
+    const auto port = std::to_string(port_);
     if (::getaddrinfo(tcp->getHost().c_str(), port.c_str(), &hints, &found) != 0) return;
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
     for (; found != nullptr; found = found->ai_next) {
@@ -60,6 +69,28 @@ class Server {
       std::memcpy(&address.where, found->ai_addr, found->ai_addrlen);
       address.bytes = found->ai_addrlen;
     }
+  }
+
+  /// Of a TCPStore; 0 for another store.
+  int port() const noexcept { return port_; }
+
+  /// True if a socket of this process listens at the port.
+  bool is_here() const noexcept {
+    std::error_code error;
+    if (addresses_.empty()) return false;
+    for (std::filesystem::directory_iterator file("/proc/self/fd", error), end;
+         !error && file != end; file.increment(error)) {
+      const int socket = std::atoi(file->path().filename().c_str());
+      int listens = 0;
+      socklen_t bytes = sizeof listens;
+      sockaddr_storage at{};
+      socklen_t of_address = sizeof at;
+      if (::getsockopt(socket, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens != 0 &&
+          ::getsockname(socket, reinterpret_cast<sockaddr*>(&at), &of_address) == 0 &&
+          port_of(at) == port_)
+        return true;
+    }
+    return false;
   }
 
   /// True if nothing listens any more. Takes a moment; 0.4 s if a host does not answer.
@@ -74,6 +105,12 @@ class Server {
     sockaddr_storage where{};
     socklen_t bytes = 0;
   };
+
+  static int port_of(const sockaddr_storage& at) noexcept {
+    if (at.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(at).sin_port);
+    if (at.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(at).sin6_port);
+    return -1;
+  }
 
   static bool refuses(const Address& to) {
     const int socket = ::socket(to.where.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -91,12 +128,64 @@ class Server {
   }
 
   std::vector<Address> addresses_;  // Empty for another store.
+  int port_ = 0;
 };
+
+/// The stores of this process over a TCPStore, by its port.
+class Users {
+ public:
+  /// Returns true for the first store.
+  bool enter(int port) {
+    const std::lock_guard lock(mutex_);
+    return ++count_[{::getpid(), port}] == 1;
+  }
+  /// Returns true for the last one.
+  bool leave(int port) {
+    const std::lock_guard lock(mutex_);
+    const auto entry = count_.find({::getpid(), port});
+    if (entry == count_.end() || --entry->second > 0) return false;
+    count_.erase(entry);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<pid_t, int>, int> count_;  // A forked process has none.
+};
+
+Users& users() {
+  static auto* const made = new Users;  // Never destroyed: a group may end later.
+  return *made;
+}
 
 class StoreOverC10d final : public Store {
  public:
   explicit StoreOverC10d(const c10::intrusive_ptr<::c10d::Store>& store)
-      : store_(store->clone()), server_(*store_) {}
+      : given_(store), store_(store->clone()), server_(*store_) {
+    if (server_.port() == 0 || !users().enter(server_.port())) return;
+    try {
+      count(entered, 1);
+    } catch (...) {
+      users().leave(server_.port());
+      throw;
+    }
+  }
+  StoreOverC10d(const StoreOverC10d&) = delete;
+  StoreOverC10d& operator=(const StoreOverC10d&) = delete;
+  /// The process with the server leaves last, so that no other one asks a server that goes
+  /// meanwhile: c10d's client would log some 30 lines.
+  ~StoreOverC10d() override {
+    try {
+      if (server_.port() == 0 || !users().leave(server_.port())) return;
+      const auto gone = count(left, 1);
+      if (!server_.is_here()) return;
+      const auto all = count(entered, 0);
+      const auto limit = Deadline::after(longest_farewell);
+      for (auto now = gone; now < all && !limit.expired(); now = count(left, 0))
+        std::this_thread::sleep_for(1ms);
+    } catch (...) {  // The server is gone.
+    }
+  }
 
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
@@ -147,6 +236,15 @@ class StoreOverC10d final : public Store {
     return to_bytes(held);
   }
 
+  /// Adds to a number of processes, which all stores over this TCPStore share.
+  std::int64_t count(const char* key, std::int64_t delta) {
+    return call([&] {
+      auto* const prefix = dynamic_cast<::c10d::PrefixStore*>(store_.get());
+      return prefix == nullptr ? store_->add(key, delta)
+                               : prefix->getUnderlyingNonPrefixStore()->add(key, delta);
+    });
+  }
+
   template <typename F>
   auto call(F&& use, bool first = true) -> decltype(use()) {
     const std::lock_guard lock(mutex_);
@@ -180,7 +278,11 @@ class StoreOverC10d final : public Store {
     if (gone_) fail_as("its server is gone");
   }
 
-  std::mutex mutex_;  // Of all members.
+  static constexpr auto entered = "tutti/processes/entered";
+  static constexpr auto left = "tutti/processes/left";
+
+  std::mutex mutex_;                         // Of all members.
+  c10::intrusive_ptr<::c10d::Store> given_;  // May own the server.
   c10::intrusive_ptr<::c10d::Store> store_;
   Server server_;
   std::chrono::steady_clock::time_point last_call_{};

@@ -344,6 +344,23 @@ class Errors(unittest.TestCase):
             assert heard == [rank]
         run_ranks(2, body)
 
+    def test_the_rank_with_the_tcp_store_leaves_last(self):
+        def body(rank, size):
+            limit = datetime.timedelta(seconds=20)
+            server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+            port = [server and server.port]
+            dist.broadcast_object_list(port)
+            store = server or dist.TCPStore("127.0.0.1", port[0], is_master=False, timeout=limit)
+            group = tutti.c10d.create(store, rank, size, limit)
+            del store, server
+            group.barrier().wait()
+            start = time.monotonic()
+            if rank == 1:
+                time.sleep(0.4)
+            del group
+            assert time.monotonic() - start > 0.3
+        run_ranks(2, body)
+
     def test_a_late_rank_is_a_timeout(self):
         def body(rank, size):
             if rank == 0:

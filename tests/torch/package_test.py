@@ -9,6 +9,7 @@ import argparse
 import collections
 import os
 import sys
+import unittest.mock
 
 import torch
 
@@ -112,6 +113,16 @@ def results_of(module, batches, dtype):
         yield value.detach().double(), x.grad.double()
 
 
+def quantile_of_2_15(theirs=torch.quantile):
+    """torch.quantile, which the package calls, as in torch 2.15, whose positions tutti has: products in f64. torch 2.11
+    computes them in the type of the values, and may then choose another value."""
+    two_thirds = torch.tensor(2 / 3)
+    if theirs(torch.arange(10.0), two_thirds, interpolation="higher") == 7:
+        return theirs
+    return lambda values, q, **keywords: theirs(
+        values.double(), torch.as_tensor(q, dtype=values.dtype).double(), **keywords).to(values.dtype)
+
+
 def near(mine, theirs, tolerance):
     """Raises AssertionError if a value or gradient of a call differs by more than the tolerance times the largest."""
     for one, other in zip(mine, theirs):
@@ -164,7 +175,8 @@ def main():
     parser.add_argument("--expect")
     parser.add_argument("--calls", type=int, default=0)
     options, others = parser.parse_known_args()
-    wrong = side_by_side(options.calls)
+    with unittest.mock.patch("torch.quantile", quantile_of_2_15()):
+        wrong = side_by_side(options.calls)
     if options.tests is None:
         return wrong > 0
     import pytest  # pylint: disable=import-outside-toplevel
