@@ -70,7 +70,7 @@ std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
   const auto last = std::max<std::int64_t>(classes - 1, 1);
   for (std::size_t i = 0; !any_target && i < all.size(); ++i)
     if (all[i] != ignore_index && (all[i] < 0 || all[i] > last))
-      failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
+      failf(Errc::invalid_argument, "targets[{}] is {}, outside of 0 to {}; {} is ignored", i,
             all[i], last, ignore_index);
   return all;
 }

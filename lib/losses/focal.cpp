@@ -172,7 +172,7 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     for (std::size_t i = 0; i < rows; ++i) {
       if (y[i] == o.ignore_index) continue;
       if (y[i] < 0 || y[i] >= dims[1])
-        failf(Errc::invalid_argument, "targets[{}] is {}; targets are 0 to {}, or {} to ignore", i,
+        failf(Errc::invalid_argument, "targets[{}] is {}, outside of 0 to {}; {} is ignored", i,
               y[i], classes - 1, o.ignore_index);
       parts.count += w[i];
       parts.positives += y[i] != o.background ? w[i] : 0;
