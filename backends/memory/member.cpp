@@ -41,9 +41,9 @@ Member::Member(const BackendInit& init, Membership made)
       polling_(static_cast<std::size_t>(init.size), made_.cores),
       in_one_process_(std::ranges::none_of(made_.processes, &Descriptor::is_open)),
       peer_memory_(made_, init.name, init.logger),
-      random_(static_cast<std::uint32_t>(init.rank) + 1),
       stopped_peers_(static_cast<std::size_t>(init.size), stopped_process()),
-      agreement_(init.store, init.rank, init.size) {
+      agreement_(init.store, init.rank, init.size),
+      random_(static_cast<std::uint32_t>(init.rank) + 1) {
   for (const auto& process : made_.processes) processes_.push_back({process.get(), POLLIN, 0});
   if (const auto* whole = names_.whole();
       whole != nullptr && whole->between_hosts && whole->history)
@@ -161,9 +161,10 @@ void Member::look_for_refusal() {
 
 /// Ranks that do not enter may wait in another part, because their call of the whole group differs.
 void Member::look_for_difference() {
-  const auto now = std::chrono::steady_clock::now();
-  if (!next_comparison_) next_comparison_ = now + time_of_comparison;
-  if (now < *next_comparison_) return;
+  const auto now = Deadline::Clock::now();
+  if (std::exchange(compared_, call_->seq + 1) != call_->seq + 1)
+    next_comparison_ = now + time_of_comparison;
+  if (now < next_comparison_) return;
   next_comparison_ = now + time_of_comparison;
   const auto& history = *names_.whole()->history;
   std::optional<internal::CallDifference> found;
@@ -235,7 +236,6 @@ void Member::publish_entry(std::span<const std::byte> data) {
   if (!data.empty()) std::memcpy(entry.data.data(), data.data(), data.size());
   publish(entry.call, call_->seq + 1);
   entering_ = true;
-  next_comparison_.reset();
   // Most peers have read the entry of the call before, and read nothing else of its line.
   internal::expect_write(&entries[(call_->seq + 1) % 2]);
 }

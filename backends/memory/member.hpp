@@ -291,11 +291,7 @@ class Member {
   std::uint64_t known_taken_ = 0;   // All ranks have taken every round below this.
   std::uint64_t entered_ = 0;       // The last call that all ranks entered, + 1.
   std::uint32_t seen_refusals_ = 0;
-  std::minstd_rand random_;  // Of await_each().
   internal::StoppedProcess stopped_{dead_after_};
-  /// The next look_for_difference(); unset until the call waits.
-  std::optional<std::chrono::steady_clock::time_point> next_comparison_{};
-  Deadline::Clock::time_point next_look_{};  // At the processes of the peers.
 
   std::mutex mutex_;
   std::condition_variable settled_;
@@ -304,7 +300,13 @@ class Member {
   std::function<void(const Error&)> listener_;
   std::vector<internal::StoppedProcess> stopped_peers_;  // In checked mode, under mutex_.
   internal::Agreement agreement_;
+
+  // Of calls that wait long.
+  std::minstd_rand random_;                        // Of await_each().
+  Deadline::Clock::time_point next_look_{};        // At the processes of the peers.
   std::optional<internal::Agreement> of_whole_{};  // Of a part between hosts.
+  Deadline::Clock::time_point next_comparison_{};  // look_for_difference() of the call below.
+  std::uint64_t compared_ = 0;                     // A call, + 1.
 };
 
 }  // namespace tutti::backend::memory
