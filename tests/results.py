@@ -29,7 +29,7 @@ def programs_of(base):
 
 def failed(base):
     """The names for `meson test`: Meson reports "project:suite / name", since 1.7 "suite - project:name"."""
-    return [re.sub(r"^(.* - )?[^:]*:([^:]* / )?", "", name) for name, result in programs_of(base)
+    return [re.sub(r"^(?:.* - )?([^:]*):(?:[^:]* / )?", r"\1:", name) for name, result in programs_of(base)
             if result not in ("OK", "EXPECTEDFAIL", "SKIP")]
 
 

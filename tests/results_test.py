@@ -64,9 +64,9 @@ class ResultsTest(unittest.TestCase):
     def test_names_failed_programs_for_meson(self):
         with tempfile.TemporaryDirectory() as folder:
             log = [json.dumps({"name": name, "result": result}) for name, result in
-                   [("tutti:unit+nccl / sums, rows", "FAIL"), ("unit+nccl - tutti:a - b", "TIMEOUT"), ("tutti:unit / c", "OK")]]
+                   [("tutti:unit+nccl / sums, rows", "FAIL"), ("unit - tutti:of ucx:shm", "TIMEOUT"), ("tutti:unit / c", "OK")]]
             pathlib.Path(folder, "check.json").write_text("\n".join(log))
-            self.assertEqual(results.failed(str(pathlib.Path(folder, "check"))), ["sums, rows", "a - b"])
+            self.assertEqual(results.failed(str(pathlib.Path(folder, "check"))), ["tutti:sums, rows", "tutti:of ucx:shm"])
 
     def test_counts_a_run_without_results_as_a_failure(self):
         self.assertEqual(self.count(None), ("0 passed, 1 failed", 1))

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <system_error>
 #include <vector>
@@ -66,7 +67,7 @@ bool has(const Gate::Addresses& all, const std::string& one) {
 class Kept {
  public:
   explicit Kept(int descriptor) noexcept
-      : own_(descriptor), copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)) {}
+      : copy_(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)), own_(errno == EMFILE ? descriptor : -1) {}
   ~Kept() {
     if (copy_ >= 0) ::close(copy_);
   }
@@ -75,7 +76,7 @@ class Kept {
   int descriptor() const noexcept { return copy_ >= 0 ? copy_ : own_; }
 
  private:
-  int own_, copy_;
+  int copy_, own_;  // The own one serves if the process may have no other.
 };
 
 bool is_tcp(int descriptor) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -62,6 +63,7 @@ class Server {
     addrinfo* found = nullptr;
     port_ = tcp->getPort();
     const auto port = std::to_string(port_);
+    name_ = tcp->getHost() + ":" + port;
     if (::getaddrinfo(tcp->getHost().c_str(), port.c_str(), &hints, &found) != 0) return;
     const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
     for (; found != nullptr; found = found->ai_next) {
@@ -71,8 +73,8 @@ class Server {
     }
   }
 
-  /// Of a TCPStore; 0 for another store.
-  int port() const noexcept { return port_; }
+  /// The host and port of a TCPStore; empty for another store.
+  const std::string& name() const noexcept { return name_; }
 
   /// True if a socket of this process listens at the port.
   bool is_here() const noexcept {
@@ -128,29 +130,42 @@ class Server {
   }
 
   std::vector<Address> addresses_;  // Empty for another store.
+  std::string name_;
   int port_ = 0;
 };
 
-/// The stores of this process over a TCPStore, by its port.
+/// The stores of this process over each TCPStore, which its host and port name.
 class Users {
  public:
   /// Returns true for the first store.
-  bool enter(int port) {
+  bool enter(const std::string& server) {
     const std::lock_guard lock(mutex_);
-    return ++count_[{::getpid(), port}] == 1;
+    return ++count_[{::getpid(), server}] == 1;
   }
   /// Returns true for the last one.
-  bool leave(int port) {
+  bool leave(const std::string& server) {
     const std::lock_guard lock(mutex_);
-    const auto entry = count_.find({::getpid(), port});
+    const auto entry = count_.find({::getpid(), server});
     if (entry == count_.end() || --entry->second > 0) return false;
     count_.erase(entry);
     return true;
   }
+  /// A process has not left in time, so none is awaited any more: it may have died.
+  void give_up(const std::string& server) {
+    const std::lock_guard lock(mutex_);
+    given_up_.insert({::getpid(), server});
+  }
+  bool has_given_up(const std::string& server) {
+    const std::lock_guard lock(mutex_);
+    return given_up_.contains({::getpid(), server});
+  }
 
  private:
+  using Key = std::pair<pid_t, std::string>;  // A forked process has none.
+
   std::mutex mutex_;
-  std::map<std::pair<pid_t, int>, int> count_;  // A forked process has none.
+  std::map<Key, int> count_;
+  std::set<Key> given_up_;
 };
 
 Users& users() {
@@ -162,11 +177,11 @@ class StoreOverC10d final : public Store {
  public:
   explicit StoreOverC10d(const c10::intrusive_ptr<::c10d::Store>& store)
       : given_(store), store_(store->clone()), server_(*store_) {
-    if (server_.port() == 0 || !users().enter(server_.port())) return;
+    if (server_.name().empty() || !users().enter(server_.name())) return;
     try {
       count(entered, 1);
     } catch (...) {
-      users().leave(server_.port());
+      users().leave(server_.name());
       throw;
     }
   }
@@ -176,13 +191,15 @@ class StoreOverC10d final : public Store {
   /// meanwhile: c10d's client would log some 30 lines.
   ~StoreOverC10d() override {
     try {
-      if (server_.port() == 0 || !users().leave(server_.port())) return;
-      const auto gone = count(left, 1);
-      if (!server_.is_here()) return;
-      const auto all = count(entered, 0);
+      const auto& server = server_.name();
+      if (server.empty() || !users().leave(server)) return;
+      const bool waits = server_.is_here() && !users().has_given_up(server);
+      const auto all = waits ? count(entered, 0) : 0;
       const auto limit = Deadline::after(longest_farewell);
-      for (auto now = gone; now < all && !limit.expired(); now = count(left, 0))
+      for (auto gone = count(left, 1); gone < all; gone = count(left, 0)) {
+        if (limit.expired()) return users().give_up(server);
         std::this_thread::sleep_for(1ms);
+      }
     } catch (...) {  // The server is gone.
     }
   }

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tutti.distributed import GRAD_SCALES, exchange, gather_parts
+from tutti.distributed import GRAD_SCALES, device_of, exchange, gather_parts
 
 
 class Terms(torch.autograd.Function):
@@ -34,7 +34,7 @@ class Terms(torch.autograd.Function):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # once_differentiable lets a constant g pass.
             grad = torch._C._functions.DelayedError("tutti: the losses have no second derivative", 1)(
                 grad.detach().requires_grad_())
-        return grad, None, None, None, None
+        return grad.to(g.dtype), None, None, None, None
 
 
 def on_host(*tensors):
@@ -132,15 +132,15 @@ class Loss(nn.Module):
     @torch.compiler.disable  # Its errors depend on what other ranks pass.
     def _agreed(self, refused, tensors, weight, seed=0, sums=(0, 0)):
         """The number of rows of `tensors`, each [N, ...], of every rank, the seed of rank 0, and `sums`, two numbers,
-        added in f64 over the ranks in their order. Raises on every rank if one refuses its arguments (`refused` is its error), or if ranks differ in
-        options, in shapes and dtypes, in their queues, or in whether they pass weights."""
+        added in f64 over the ranks in their order. Raises on every rank if one refuses its arguments (`refused` is its
+        error), or if ranks differ in options, in shapes and dtypes, in their queues, or in whether they pass weights."""
         options = self._options()
         if not refused:
             options += "; rows " + ", ".join(f"{list(t.shape[1:])} {t.dtype}" for t in tensors)
         mine = [-1 if refused else tensors[0].size(0), weight is not None, seed, zlib.crc32(options.encode()),
                 self._hash_of_queue(), 0 if refused else self._hash_of_rows(tensors),
                 *torch.tensor([float(x) for x in sums], dtype=torch.float64).view(torch.int64).tolist()]
-        every = exchange(mine, tensors[0].device, self.group)
+        every = exchange(mine, getattr(tensors[0], "device", None) or device_of(self.group), self.group)
         if refused:
             raise refused
         refusing = [rank for rank, (rows, *_) in enumerate(every) if rows < 0]

@@ -27,7 +27,7 @@ def is_tutti(group):
     return all(each.rpartition(":")[2] == "tutti" for each in str(dist.get_backend(group)).split(","))
 
 
-def _device(group):
+def device_of(group):
     """Of a tensor that the group can reduce."""
     return dist.distributed_c10d._get_object_coll_device(group)
 
@@ -145,7 +145,7 @@ def sync_ddp(result, group=None, reduce_op=None):
         data = result.detach()
     else:
         data = torch.tensor(result, dtype=torch.int64 if isinstance(result, int) else torch.float64,
-                            device=_device(group))
+                            device=device_of(group))
     divides = reduce_op == dist.ReduceOp.AVG and not is_tutti(group)  # Which not all have.
     dist.all_reduce(data, op=dist.ReduceOp.SUM if divides else reduce_op, group=group)
     if divides:
@@ -162,7 +162,7 @@ def global_mean(total, count, group=None):
     """The sum over ranks of `total` / the sum of `count`: the mean over all rows, however they are split; NaN without
     rows. The mean of the ranks' means would be wrong."""
     _size("global_mean", group)
-    both = torch.tensor([float(total), float(count)], dtype=torch.float64, device=_device(group))
+    both = torch.tensor([float(total), float(count)], dtype=torch.float64, device=device_of(group))
     dist.all_reduce(both, group=group)
     return _mean(*both.tolist())
 

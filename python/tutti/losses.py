@@ -275,32 +275,42 @@ class _FocalLoss(Loss):
     def _terms(self, x, y, options):
         return (t.to(x.device) for t in self._op(*on_host(x, y), *options))
 
-    def _evaluate(self, inputs, targets, sample_weight, *options):
-        """`options`: those of the operator."""
+    def _own(self, inputs, targets, sample_weight, gathers, options):
+        """The weights and, without reduction 'none', the gradient of the sum, the sum, and the divisor of a mean."""
         if self.reduction not in self.SUPPORTED_REDUCTIONS:
             modes = ", ".join(map(repr, self.SUPPORTED_REDUCTIONS))
             raise ValueError(f"Invalid reduction: {self.reduction!r}. Supported modes: {modes}.")
-        refused = weight = grad = None
-        total = mass = 0.0
-        gathers, start, x, y = self._should_gather(), 0, inputs.detach(), targets.detach()
+        weight = self._checked(inputs, targets, sample_weight, gathers)
+        if self.reduction == "none":
+            return weight, None, 0.0, 0.0
+        each, grad = self._terms(inputs.detach(), targets.detach(), options)
+        # The gradient of a half float could be too small before the factor of a scaled loss reaches it.
+        each, grad, counted = each.double(), grad.to(_wide(grad.dtype)), self._counted(targets).double()
+        if weight is not None:
+            each, counted = each * weight, counted * weight
+            grad = grad * (weight.unsqueeze(1) if self._of == "row" else weight)
+        return weight, grad, each.sum(), counted.sum()
+
+    @torch.compiler.disable  # What one rank refuses has to reach the others.
+    def _of_all(self, inputs, targets, sample_weight, options):
+        """The number of rows of every rank, and _own() with the sums of all ranks."""
+        refused, own = None, (None, None, 0.0, 0.0)
         try:
-            weight = self._checked(inputs, targets, sample_weight, gathers)
-            if self.reduction != "none":
-                each, grad = self._terms(x, y, options)
-                each, grad, counted = each.double(), grad.to(_wide(grad.dtype)), self._counted(y).double()
-                if weight is not None:
-                    each, counted = each * weight, counted * weight
-                    grad = grad * (weight.unsqueeze(1) if self._of == "row" else weight)
-                total, mass = each.sum(), counted.sum()
-        except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
-            if not gathers:
-                raise
+            own = self._own(inputs, targets, sample_weight, True, options)
+        except Exception as error:  # pylint: disable=broad-except
             refused = error
-        if gathers:
-            lengths, _, sums = self._agreed(refused, (inputs, targets), sample_weight, sums=(total, mass))
-            total, mass = torch.tensor(sums, dtype=torch.float64, device=inputs.device)
+        lengths, _, sums = self._agreed(refused, (inputs, targets), sample_weight, sums=own[2:])
+        return lengths, *own[:2], *torch.tensor(sums, dtype=torch.float64, device=inputs.device)
+
+    def _evaluate(self, inputs, targets, sample_weight, *options):
+        """`options`: those of the operator."""
+        if not self._should_gather():
+            weight, grad, total, mass = self._own(inputs, targets, sample_weight, False, options)
+            x, y, start = inputs.detach(), targets.detach(), 0
+        else:
+            lengths, weight, grad, total, mass = self._of_all(inputs, targets, sample_weight, options)
             if self.reduction == "none":
-                (x, y, weight), start = self._gathered((x, y, weight), lengths)
+                (x, y, weight), start = self._gathered((inputs.detach(), targets.detach(), weight), lengths)
             if not torch.compiler.is_compiling():
                 self._warn_about_same_rows()
         if self.reduction == "none":
@@ -310,7 +320,7 @@ class _FocalLoss(Loss):
         if self.reduction != "sum":  # The mean of no elements is NaN, as torch's.
             divisor = mass if self._of == "element" and weight is None else torch.where(mass > 0, mass, 1)
             total, grad = total / divisor, (grad / divisor).to(grad.dtype)
-        return Terms.apply(inputs, total.to(inputs.dtype), self._scaled(grad).to(inputs.dtype), "class", 0)
+        return Terms.apply(inputs, total.to(inputs.dtype), self._scaled(grad), "class", 0)
 
 
 class SigmoidFocalLoss(_FocalLoss):

@@ -214,6 +214,12 @@ class Ranks(unittest.TestCase):
                     loss(x, None if rank == 1 else y)
                 torch.testing.assert_close(loss.state_dict(), state)
                 loss(x, y)
+            focal = losses.SoftmaxFocalLoss()
+            for module in (focal, torch.compile(focal, backend="eager")):
+                for targets in (bad, None):
+                    with self.assertRaises((ValueError, AttributeError, dist.DistBackendError)):
+                        module(x, targets if rank == 1 else y)
+                module(x, y)
         self.on_ranks(body, sizes=(2, 3))
 
 

@@ -127,6 +127,17 @@ class Values(unittest.TestCase):
             for targets in (y.bool(), y.to(torch.uint8), y.int(), y.float(), y * 0.5):
                 self.assertEqual(make(1, queue_size=32)(x, targets), expected, targets.dtype)
 
+    def test_small_gradients_of_half_floats_are_there_for_a_scaled_loss(self):
+        x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(1))
+        for kind in (torch.float32, torch.float16):
+            logits = x.to(kind).requires_grad_()
+            loss = losses.SigmoidFocalLoss(alpha=-1)(logits, (x > 0).to(kind))
+            (loss * 32768).backward()
+            if kind == torch.float32:
+                expected = logits.grad
+        torch.testing.assert_close(logits.grad.float(), expected, rtol=2e-2, atol=1e-5)
+        self.assertLess((logits.grad == 0).float().mean(), 0.01)
+
     def test_sums_of_half_floats_do_not_overflow(self):
         x, y = torch.randn(70_000, 4), torch.arange(70_000) % 4
         weight = torch.full((70_000,), 1e5)
