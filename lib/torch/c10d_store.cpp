@@ -197,7 +197,10 @@ class StoreOverC10d final : public Store {
       const auto all = waits ? count(entered, 0) : 0;
       const auto limit = Deadline::after(longest_farewell);
       for (auto gone = count(left, 1); gone < all; gone = count(left, 0)) {
-        if (limit.expired()) return users().give_up(server);
+        if (limit.expired()) {
+          users().give_up(server);
+          break;
+        }
         std::this_thread::sleep_for(1ms);
       }
     } catch (...) {  // The server is gone.
