@@ -130,7 +130,7 @@ class Values(unittest.TestCase):
     def test_small_gradients_of_half_floats_are_there_for_a_scaled_loss(self):
         x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(1))
         for kind in (torch.float32, torch.float16):
-            logits = x.to(kind).requires_grad_()
+            logits = x.to(kind, copy=True).requires_grad_()
             loss = losses.SigmoidFocalLoss(alpha=-1)(logits, (x > 0).to(kind))
             (loss * 32768).backward()
             if kind == torch.float32:
