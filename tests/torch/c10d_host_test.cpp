@@ -116,6 +116,7 @@ TEST(C10dFuture, CompletesWithAnErrorIfItsThreadCannotStart) {
   const auto store = c10::make_intrusive<::c10d::HashStore>();
   std::promise<void> end;
   const auto ended = end.get_future().share();
+  std::atomic<int> added{0};  // Callbacks. Rank 1 calls after that, so that none runs on rank 0.
   on_threads(2, [&](int rank) {
     const auto backend = c10d_door::make_backend(
         {.store = store, .rank = rank, .size = 2, .timeout = 10s, .group = "g", .backend = "gloo"});
@@ -127,6 +128,7 @@ TEST(C10dFuture, CompletesWithAnErrorIfItsThreadCannotStart) {
     // Callbacks keep the threads busy that exist, then none can start.
     std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
     for (int i = 0; i < 8; ++i) {
+      while (rank == 1 && added <= i) std::this_thread::yield();
       const auto work = sum();
       if (rank == 0) {
         threads_fail = i > 0;
@@ -134,6 +136,7 @@ TEST(C10dFuture, CompletesWithAnErrorIfItsThreadCannotStart) {
         futures.back()->addCallback([ended](c10::ivalue::Future& done) {
           if (!done.hasError()) ended.wait();
         });
+        ++added;
         const auto limit = Deadline::after(5s);
         while (!futures.back()->completed() && !limit.expired()) std::this_thread::yield();
         EXPECT_TRUE(futures.back()->completed()) << i;
