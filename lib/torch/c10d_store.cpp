@@ -1,5 +1,6 @@
 #include "torch/c10d_store.hpp"
 
+#include <dirent.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,14 +11,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <set>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -78,11 +77,11 @@ class Server {
 
   /// True if a socket of this process listens at the port.
   bool is_here() const noexcept {
-    std::error_code error;
     if (addresses_.empty()) return false;
-    for (std::filesystem::directory_iterator file("/proc/self/fd", error), end;
-         !error && file != end; file.increment(error)) {
-      const int socket = std::atoi(file->path().filename().c_str());
+    // Not std::filesystem::directory_iterator, which ends the process if it has no memory.
+    const std::unique_ptr<DIR, int (*)(DIR*)> files(::opendir("/proc/self/fd"), ::closedir);
+    while (const auto* file = files == nullptr ? nullptr : ::readdir(files.get())) {
+      const int socket = std::atoi(file->d_name);  // 0 for "." and "..".
       int listens = 0;
       socklen_t bytes = sizeof listens;
       sockaddr_storage at{};
