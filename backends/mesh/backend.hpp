@@ -22,7 +22,7 @@ namespace tutti::backend::mesh {
 
 class CallWire;
 
-/// A group of host memory on a mesh. The collectives are those of lib/collectives.
+/// A group of host memory on a mesh. The collectives are those of lib/core/collectives.
 class MeshBackend : public HostBackend {
  public:
   MeshBackend(std::shared_ptr<const Group> group, Memory& memory);

@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^<!-- (code|all of): (\S+) -->\n+```\w*\n(.*?)^```$", re.M 
 WAY = re.compile(r"^<!-- way -->$(.*?)(^Not passed.*?)?^<!-- end -->$", re.M | re.S)
 SOURCE = re.compile(r"`((?:lib|backends)/[\w/]+\.cpp)`")
 INCLUDE = re.compile(r'^#include [<"]([^>"]+)[>"]', re.M)
-CALLED_THROUGH = ["include/tutti/backend/host_backend.hpp", "lib/collectives/functions.hpp", "backends/mesh/mesh.hpp"]
+CALLED_THROUGH = ["include/tutti/backend/host_backend.hpp", "lib/core/collectives/functions.hpp", "backends/mesh/mesh.hpp"]
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 PATH = re.compile(r"`((?:include|lib|backends|tests|tools|docs)/[\w./-]*)`")
@@ -91,7 +91,7 @@ def check_ways(root, text):
             if source != root / SOURCE.search(way[1])[1] and not own & others and not called_through & all_headers:
                 yield f"{name}: no other source on the way includes a header of it"
             for other in sorted(header.with_suffix(".cpp") for header in direct):
-                if other.is_file() and other.parent != root / "lib/values" and other not in passed | beside:
+                if other.is_file() and other.parent != root / "lib/core/values" and other not in passed | beside:
                     yield f"{name} includes the header of {other.relative_to(root)}, which is not on the way"
 
 

@@ -5,7 +5,7 @@ import tree
 
 OURS = re.compile(r"""["'](TUTTI_[A-Z0-9_]+)["']|\$\{?(TUTTI_[A-Z0-9_]+)""")  # C++ and Python; shell.
 OTHERS = re.compile(r'\bgetenv\("([A-Z0-9_]+)"\)')
-LIST = "lib/launch/unknown_variables.cpp"
+LIST = "lib/core/launch/unknown_variables.cpp"
 TEST = "tests/unit/launch/unknown_variables_test.cpp"  # Names that nothing reads.
 LISTED = re.compile(r"^\| `([A-Z0-9_]+)`", re.M)
 

@@ -5,16 +5,17 @@ import re
 
 import tree
 
-# The folders of lib/, one level per line, from the bottom up. A folder includes itself and the folders of
-# lower levels.
+# The folders of lib/ with their libraries, one level per line, from the bottom up. A folder includes itself and
+# the folders of lower levels.
 LIB = [
-    "values",
-    "kernels store",
-    "backend collectives",
-    "group",
-    "rows launch",
-    "autograd losses metrics ddp",
-    "c torch",
+    ("core", "values"),
+    ("core", "kernels store"),
+    ("core", "backend collectives"),
+    ("core", "group"),
+    ("core", "rows launch"),
+    ("core", "autograd"),
+    ("training", "losses metrics ddp"),
+    ("bindings", "c torch"),
 ]
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "backend collectives"
@@ -62,7 +63,8 @@ def levels(lines):
     return {name: level for level, names in enumerate(lines) for name in names.split()}
 
 
-LIB_LEVEL = levels(LIB)
+LIB_LEVEL = levels(names for _, names in LIB)
+LIBRARY = {name: library for library, names in LIB for name in names.split()}
 TOOLS_LEVEL = levels(TOOLS)
 
 
@@ -77,7 +79,7 @@ class Tree:
         for folder, names in HEADER_ONLY.items():
             self.home.update((name, folder) for name in names.split())
         for name in self.sources:
-            if match := re.fullmatch(r"lib/(\w+)/(?:\w+/)?(\w+)\.cpp", name):
+            if match := re.fullmatch(r"lib/\w+/(\w+)/(?:\w+/)?(\w+)\.cpp", name):
                 folder, stem = match.groups()
                 self.home.update((header, folder) for header in (stem, f"{folder}/{stem}")
                                  if f"include/tutti/{header}.hpp" in self.sources)
@@ -85,7 +87,7 @@ class Tree:
     def resolve(self, name, quote, target):
         """The file of the project that `name` includes as `target`, or None."""
         folder = name.rsplit("/", 1)[0]
-        places = ["include"] if quote == "<" else [folder, "lib", "backends", "tools", "tests", "include"]
+        places = ["include"] if quote == "<" else [folder, "lib/core", "lib/training", "lib/bindings", "backends", "tools", "tests", "include"]
         for place in places:
             parts = []
             for part in f"{place}/{target}".split("/"):
@@ -108,7 +110,7 @@ def header_of(path):
 
 def folder_of(t, path):
     """The folder of lib/ to which a private file or a public header belongs, or None."""
-    if match := re.match(r"lib/(\w+)/", path):
+    if match := re.match(r"lib/\w+/(\w+)/", path):
         return match[1]
     return t.home.get(header_of(path)) if path.startswith("include/tutti/") else None
 
@@ -227,10 +229,11 @@ def check_places(t):
             continue
         if name.startswith("include/") and header_of(name) not in t.home and header_of(name) not in TOP:
             found.append(f"{name}: no folder of lib/ has a source of this name: add it to HEADER_ONLY in tests/lint/layers.py")
-        for top, level in (("lib", LIB_LEVEL), ("tools", TOOLS_LEVEL)):
-            if (match := re.match(rf"{top}/(\w+)/", name)) and match[1] not in level:
-                found.append(f"{name}: {top}/{match[1]}/ has no place in the order of folders in tests/lint/layers.py")
-        if re.match(r"lib/\w+\.", name):
+        if (match := re.match(r"lib/(\w+)/(\w+)/", name)) and LIBRARY.get(match[2]) != match[1]:
+            found.append(f"{name}: lib/{match[1]}/{match[2]}/ has no place in the order of folders in tests/lint/layers.py")
+        if (match := re.match(r"tools/(\w+)/", name)) and match[1] not in TOOLS_LEVEL:
+            found.append(f"{name}: tools/{match[1]}/ has no place in the order of folders in tests/lint/layers.py")
+        if re.match(r"lib/(\w+/)?\w+\.", name):
             found.append(f"{name}: a source of lib/ lies in one of its folders")
         if not name.startswith("include/") and name.endswith((".cpp", ".cu")):
             sources.setdefault(name.rsplit("/", 1)[0], []).append(name)

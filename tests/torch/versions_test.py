@@ -33,7 +33,7 @@ def check_headers(options, wheel, folder):
     """All sources as one, in some 30 seconds."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder, [name for name in archive.namelist() if name.startswith("torch/include/")])
-    sources = sorted((ROOT / "lib/torch").glob("*.cpp"))
+    sources = sorted((ROOT / "lib/bindings/torch").glob("*.cpp"))
     unit = pathlib.Path(folder, "all.cpp")
     unit.write_text("".join(f'#include "{source}"\n' for source in sources), encoding="utf-8")
     includes = [f"-I{ROOT / of}" for of in ("include", "lib")] + [f"-I{sysconfig.get_paths()['include']}"]

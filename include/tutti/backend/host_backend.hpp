@@ -21,7 +21,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// in an async call, by ProcessGroup in a blocking call.
 class HostBackend : public Backend {
  public:
-  // Of backends in the tree (lib/backend/host_calls.hpp).
+  // Of backends in the tree (lib/core/backend/host_calls.hpp).
   class [[gnu::visibility("hidden")]] Calls;
   class [[gnu::visibility("hidden")]] Posts;
 
