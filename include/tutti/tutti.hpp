@@ -4,20 +4,12 @@
 #error "tutti needs C++20: compile with -std=c++20"
 #endif
 
-// Everything that users call: all but the adapters and tutti/backend/.
+// Collectives: what libtutti has for users. <tutti/training.hpp> has losses, metrics and
+// data-parallel training.
 #include <tutti/autograd.hpp>
 #include <tutti/call_options.hpp>
 #include <tutti/cluster.hpp>
 #include <tutti/coalesce.hpp>
-#include <tutti/ddp/bucket.hpp>
-#include <tutti/ddp/device_arithmetic.hpp>
-#include <tutti/ddp/gradient_reducer.hpp>
-#include <tutti/ddp/hooks.hpp>
-#include <tutti/ddp/join.hpp>
-#include <tutti/ddp/local_sgd.hpp>
-#include <tutti/ddp/power_sgd.hpp>
-#include <tutti/ddp/sharded_update.hpp>
-#include <tutti/ddp/sparse_rows.hpp>
 #include <tutti/deadline.hpp>
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>
@@ -28,23 +20,8 @@
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
-#include <tutti/losses/clip.hpp>
-#include <tutti/losses/cross_entropy.hpp>
-#include <tutti/losses/features.hpp>
-#include <tutti/losses/focal.hpp>
-#include <tutti/losses/loss.hpp>
-#include <tutti/losses/p_auc_at_budget.hpp>
-#include <tutti/losses/ranking_loss.hpp>
-#include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
-#include <tutti/losses/siglip.hpp>
-#include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
-#include <tutti/losses/sup_con.hpp>
-#include <tutti/losses/warm_up.hpp>
 #include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
-#include <tutti/metrics.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/pending.hpp>
 #include <tutti/prepared.hpp>

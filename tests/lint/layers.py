@@ -17,6 +17,11 @@ LIB = [
     ("training", "losses metrics ddp"),
     ("bindings", "c torch"),
 ]
+# The seam between the libraries: training/ and bindings/ use the public headers of core/ and these private ones. Their
+# functions that are not inline have default visibility; tests/programs/install/exports.py lists them.
+SEAM = """group/call group/prepare kernels/copy kernels/gradients kernels/kernel_target kernels/radix_sort kernels/reduce
+    rows/gather_arrays rows/metadata_exchange values/bytes values/current_error values/described values/fail values/hash
+    values/philox values/saved_state""".split()
 # Backends use the folders of lib/ up to this one.
 BACKENDS_USE = "backend collectives"
 # Folders of backends/ that are shared parts, not backends.
@@ -44,7 +49,7 @@ HEADER_ONLY = {
     "ddp": "ddp/device_arithmetic",
     "losses": "losses/loss",
 }
-TOP = {"tutti": "includes all public headers but adapters/ and backend/"}
+TOP = {"tutti": "includes the public headers of core/ but backend/", "training": "includes those of training/, and tutti"}
 
 # Signs to look at, not walls: warnings.
 MANY_SOURCES = 15   # of a folder of lib/, backends/ or tools/
@@ -126,6 +131,8 @@ def problem_of_lib(t, name, file):
     mine, theirs = folder_of(t, name), folder_of(t, file)
     if mine is None or theirs is None or mine not in LIB_LEVEL:
         return None   # Reported once, for the file itself.
+    if file.startswith("lib/") and LIBRARY.get(theirs) != LIBRARY[mine] and component(file).split("/", 2)[2] not in SEAM:
+        return f"{LIBRARY[mine]}/ includes a private header of {LIBRARY.get(theirs)}/ that is not in SEAM of tests/lint/layers.py"
     return upward(LIB_LEVEL, mine, theirs, f"{theirs}/")
 
 

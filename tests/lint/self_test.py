@@ -71,6 +71,7 @@ BAD = [
     (layers, "tools/main.cpp", '#include "values/fail.hpp"\n', "public API only"),
     (layers, "tools/common/text.cpp", '#include "bench/plan.hpp"\n', "bench/, which is above it"),
     (layers, "lib/training/losses/focal.cpp", "#include <tutti/work.hpp>\n", "sees a group"),
+    (layers, "lib/training/losses/focal.cpp", '#include "group/core.hpp"\n', "not in SEAM"),
     (headers, "include/tutti/work.hpp", "#include <memory>\n", "pragma once"),
     (headers, "lib/core/values/fail.hpp", "int fail();\n", "pragma once"),
     (headers, "include/tutti/work.hpp", "#pragma once\n# define TUTTI_API\n", "no macro"),

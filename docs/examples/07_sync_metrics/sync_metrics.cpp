@@ -7,7 +7,7 @@
 
 #include <tutti/metrics.hpp>
 #include <tutti/sync.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 namespace {
 

@@ -11,7 +11,7 @@
 
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 namespace {
 

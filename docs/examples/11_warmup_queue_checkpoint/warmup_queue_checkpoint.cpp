@@ -21,7 +21,7 @@
 #include <tutti/losses/cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
 #include <tutti/losses/warm_up.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "mlp.hpp"
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 // A network with its own backward, and the data on which the examples of ddp train it.
 

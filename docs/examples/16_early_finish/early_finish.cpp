@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "../15_ddp_mlp/mlp.hpp"
 #include "gossip.hpp"

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "../15_ddp_mlp/mlp.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tutti/losses/cross_entropy.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "seeds.hpp"
 

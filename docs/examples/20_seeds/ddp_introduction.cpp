@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "seeds.hpp"
 

@@ -12,7 +12,7 @@
 
 #include <tutti/autograd.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "seeds.hpp"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "seeds.hpp"
 

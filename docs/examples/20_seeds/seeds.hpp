@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 // A linear layer, its loss, and ranks as threads: PyTorch itself provides these in the originals.
 

@@ -12,7 +12,7 @@
 #include <tutti/adapters/torch/ddp.hpp>
 #include <tutti/adapters/torch/losses.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "seeds.hpp"
 

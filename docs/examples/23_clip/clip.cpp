@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <tutti/losses/clip.hpp>
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include "encoder.hpp"
 

@@ -25,14 +25,15 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
 /// call() for arrays in host memory, for a group on any device; `op.in` may be part of `op.out`. On
 /// a device the arrays are copied through the group's memory, and the host waits until the call has
 /// ended. `prepare` sets host arrays.
-void host_call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepare = {},
-               std::string_view caller = {});
+[[gnu::visibility("default")]] void host_call(ProcessGroup& group, Op op,
+                                              const CallOptions& options, Prepare prepare = {},
+                                              std::string_view caller = {});
 
 /// Rethrows the exception of a function that makes calls of the group and needs memory outside of
 /// them; for the handler around its body. If the exception is lack of memory of which no call has
 /// told the peers, they may wait for calls that this rank will not make: breaks the group. Throws
 /// Error resource_exhausted instead of std::bad_alloc. A null group: a single process.
-[[noreturn]] void end_calls(ProcessGroup* group);
+[[gnu::visibility("default")]] [[noreturn]] void end_calls(ProcessGroup* group);
 [[noreturn]] inline void end_calls(ProcessGroup& group) {
   end_calls(&group);
 }
@@ -42,8 +43,8 @@ inline bool on_host(ProcessGroup& group) {
 }
 
 /// Host memory for staging copies, pinned on CUDA.
-Memory& staging_memory(ProcessGroup& group);
+[[gnu::visibility("default")]] Memory& staging_memory(ProcessGroup& group);
 /// @throws Error unsupported for a captured stream, on which the host cannot wait.
-void check_host_may_wait(ProcessGroup& group, Stream stream);
+[[gnu::visibility("default")]] void check_host_may_wait(ProcessGroup& group, Stream stream);
 
 }  // namespace tutti::internal

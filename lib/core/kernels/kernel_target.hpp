@@ -8,7 +8,7 @@
 namespace tutti::internal {
 
 /// The instruction set in use: "scalar", "AVX3", ...
-const char* kernel_target() noexcept;
+[[gnu::visibility("default")]] const char* kernel_target() noexcept;
 
 /// Lists the instruction sets that were built and run on this machine, best first, named as by
 /// kernel_target(). For tests and benchmarks. Call it before choose_kernel_target().

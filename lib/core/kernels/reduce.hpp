@@ -32,8 +32,9 @@ bool can_reduce(DType dtype, ReduceOp::Kind kind) noexcept;
 /// (rounded to the accumulation type; no fused multiply-add); `scales` is empty for other kinds. At
 /// least one input is required. out may be one of the inputs, element for element. One input is
 /// copied (premul_sum: scaled; booleans: normalised).
-void fold(DType dtype, ReduceOp::Kind kind, void* out, std::span<const void* const> inputs,
-          std::span<const double> scales, std::size_t n) noexcept;
+[[gnu::visibility("default")]] void fold(DType dtype, ReduceOp::Kind kind, void* out,
+                                         std::span<const void* const> inputs,
+                                         std::span<const double> scales, std::size_t n) noexcept;
 
 /// Folds as fold() does, with the function of ReduceOp::custom(), on copies aligned to 64 bytes.
 /// One input is copied.

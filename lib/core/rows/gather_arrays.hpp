@@ -27,8 +27,9 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
 
 /// Does the same as gather_arrays() with arrays and results in host memory, for any device of the
 /// group.
-GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
-                                  const CallOptions& options);
+[[gnu::visibility("default")]] GatheredArrays gather_host_arrays(ProcessGroup& group,
+                                                                 GatherRequest request,
+                                                                 const CallOptions& options);
 
 /// These do the same as the public functions, and run the caller's check on each rank
 /// (scatter_rows: on root). If the check throws, every rank gets an Error.

@@ -86,7 +86,8 @@ class MetadataExchange {
 [[noreturn]] void throw_refusal(const Error& why, ProcessGroup& group, std::string_view caller);
 
 /// Makes an Error of the function `caller` on this group. `rank`: the rank to blame, or -1.
-Error gather_error(Errc code, ProcessGroup& group, std::string_view caller, int rank,
-                   const std::string& message);
+[[gnu::visibility("default")]] Error gather_error(Errc code, ProcessGroup& group,
+                                                  std::string_view caller, int rank,
+                                                  const std::string& message);
 
 }  // namespace tutti::internal

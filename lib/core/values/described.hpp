@@ -12,7 +12,7 @@ namespace tutti::internal {
 
 /// An error of this code whose text says that there was no memory for a text. Allocates nothing:
 /// all codes have been made when the library was loaded.
-const Error& undescribed(Errc code) noexcept;
+[[gnu::visibility("default")]] const Error& undescribed(Errc code) noexcept;
 
 /// Returns make(), or undescribed(code) if it throws for lack of memory.
 template <std::invocable Make>

@@ -3,7 +3,7 @@
 // Without RANK all ranks are threads of this process. --memory: arrays in the group's memory.
 // --order-fixed: reductions in rank order.
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
 
 #include <chrono>
 #include <cstdint>

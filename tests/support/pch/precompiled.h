@@ -16,4 +16,4 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <tutti/tutti.hpp>
+#include <tutti/training.hpp>
