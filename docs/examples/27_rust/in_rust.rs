@@ -14,7 +14,7 @@ struct Array {
     dims: [i64; 8],
 }
 
-#[link(name = "tutti")]
+#[link(name = "tutti_c")]
 extern "C" {
     fn tutti_last_error() -> *const c_char;
     fn tutti_init(options: *const c_void, group: *mut *mut c_void) -> i32;
