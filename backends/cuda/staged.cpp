@@ -78,12 +78,7 @@ class Staged final : public HostBackend {
   std::unique_ptr<Backend> split(const SplitInit& init) override {
     auto host = host_->split(init);
     if (host == nullptr) return nullptr;
-    BackendInit part = init_;
-    part.store = init.store;
-    part.rank = init.rank;
-    part.size = static_cast<int>(init.ranks.size());
-    part.name = init.name;
-    return make_staged(std::move(host), part, gpu_->cuda());
+    return make_staged(std::move(host), init_.part(init), gpu_->cuda());
   }
 
   void abort(std::string_view why) noexcept override {

@@ -19,16 +19,15 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include "backend/rank_card.hpp"
 #include "backend/rendezvous.hpp"
 #include "batch_policy.hpp"
 #include "peer_proof.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
 #include "store/crypto.hpp"
-#include "store/served_here.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
-#include "values/host_identity.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
@@ -41,16 +40,14 @@ constexpr int attempts = 5;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
-  std::string host;       ///< Equal for ranks that reach each other over loopback.
   std::string interface;  ///< Its name and address, for error texts.
   bool loopback = false;
-  bool serves = false;                       ///< The rank serves the store.
   std::vector<std::vector<char>> addresses;  ///< By rank: the address that the peer connects to.
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(info.host).text(info.interface).u8(info.loopback ? 1 : 0).u8(info.serves ? 1 : 0);
+  out.text(info.interface).u8(info.loopback ? 1 : 0);
   for (const auto& address : info.addresses) out.text({address.data(), address.size()});
   return out.take();
 }
@@ -59,10 +56,8 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   const auto what = fmt::format("gloo: the address of rank {} in the store", rank);
   internal::Reader in(bytes, Errc::backend, what);
   PeerInfo info;
-  info.host = in.text();
   info.interface = in.text();
   info.loopback = in.u8() != 0;
-  info.serves = in.u8() != 0;
   for (int r = 0; r < size; ++r) {
     const auto address = in.text();
     info.addresses.emplace_back(address.begin(), address.end());
@@ -78,13 +73,14 @@ std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::mill
       1ms, most);
 }
 
-void check_reachable(const internal::GroupNames& names, const std::vector<PeerInfo>& peer_infos) {
+void check_reachable(const internal::GroupNames& names, const internal::RankCards& cards,
+                     const std::vector<PeerInfo>& peer_infos) {
   const auto size = static_cast<int>(peer_infos.size());
   for (int r = 0; r < size; ++r)
     for (int other = 0; other < size; ++other) {
       const auto& a = peer_infos[static_cast<std::size_t>(r)];
-      const auto& b = peer_infos[static_cast<std::size_t>(other)];
-      if (a.loopback && a.host != b.host)
+      if (a.loopback && !cards[static_cast<std::size_t>(r)]->shares_loopback(
+                            *cards[static_cast<std::size_t>(other)]))
         internal::failf(
             Errc::unsupported,
             "group '{}': rank {} would use {}, which rank {} on another host cannot reach; name "
@@ -192,11 +188,12 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, int rank,
 
 class Attempt {
  public:
-  Attempt(const MeshInit& init, internal::Rendezvous& rendezvous, const Connections& connections,
-          int number)
+  Attempt(const MeshInit& init, internal::Rendezvous& rendezvous, const internal::RankCards& cards,
+          const Connections& connections, int number)
       : init_(init.group),
         settings_(init.settings),
         rendezvous_(rendezvous),
+        cards_(cards),
         made_{connections.interface, connections.device, {}, {}, -1},
         name_(fmt::format("gloo/attempt {}", number)) {}
 
@@ -212,11 +209,8 @@ class Attempt {
     made_.context = made_.device->createContext(init_.rank, init_.size);
     // Connecting takes up to 5 of these timeouts, and another attempt needs time too.
     made_.context->setTimeout(clamp(rendezvous_.limit().remaining() / 5 / attempts, 2s));
-    const auto host = internal::host_identity();
-    PeerInfo info{fmt::format("{} {}", host.boot, host.network),
-                  fmt::format("{} ({})", made_.interface.name, made_.interface.address),
+    PeerInfo info{fmt::format("{} ({})", made_.interface.name, made_.interface.address),
                   made_.interface.loopback,
-                  internal::is_served_here(*init_.store),
                   {}};
     std::vector<sockaddr_storage> own;
     for (int r = 0; r < init_.size; ++r) {
@@ -232,8 +226,8 @@ class Attempt {
       peer_infos_.push_back(
           decode(infos[static_cast<std::size_t>(r)], rendezvous_.names()(r), init_.size));
     for (int r = 0; r < init_.size; ++r)
-      if (peer_infos_[static_cast<std::size_t>(r)].serves) made_.server = r;
-    check_reachable(rendezvous_.names(), peer_infos_);
+      if (cards_[static_cast<std::size_t>(r)]->serves_store) made_.server = r;
+    check_reachable(rendezvous_.names(), cards_, peer_infos_);
   }
 
   void connect() {
@@ -286,14 +280,15 @@ class Attempt {
   /// Loopback has no slow link whose queue bbr could keep short, and bbr's pacing costs time there.
   void use_reno() const noexcept {
     const auto me = static_cast<std::size_t>(init_.rank);
-    for (std::size_t r = 0; r < peer_infos_.size(); ++r)
-      if (r != me && peer_infos_[r].host == peer_infos_[me].host)
+    for (std::size_t r = 0; r < cards_.size(); ++r)
+      if (r != me && cards_[r]->shares_loopback(*cards_[me]))
         made_.sockets.set_congestion_control(r < me ? r : r - 1, "reno");
   }
 
   const BackendInit& init_;
   const Settings& settings_;
   internal::Rendezvous& rendezvous_;
+  const internal::RankCards& cards_;
   Connections made_;
   std::string name_;
   std::optional<Secret> secret_{};
@@ -306,6 +301,7 @@ Connections rendezvous(const MeshInit& init) {
   const BlockSigpipe quiet;  // Gloo's thread inherits the blocked signal.
   Connections made;
   internal::Rendezvous rendezvous(init.group);
+  const auto cards = internal::cards_of(init.group, rendezvous);
   const auto& store = init.group.store;
   made.interface = choose_interface(interfaces(), init.interface,
                                     store->in_process() ? "127.0.0.1" : store->local_address());
@@ -322,7 +318,7 @@ Connections rendezvous(const MeshInit& init) {
   }
   std::string last;
   for (int number = 0; number < attempts; ++number) {
-    Attempt attempt(init, rendezvous, made, number);
+    Attempt attempt(init, rendezvous, cards, made, number);
     attempt.exchange_addresses();
     bool connected = true;
     try {

@@ -19,6 +19,7 @@
 #include "backend/agreement.hpp"
 #include "backend/call_history.hpp"
 #include "backend/host_calls.hpp"
+#include "backend/rank_card.hpp"
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
 #include "collectives.hpp"
@@ -92,11 +93,7 @@ class HierBackend final : public HostBackend {
   }
 
   std::unique_ptr<Backend> split(const SplitInit& init) override {
-    BackendInit own = init_;
-    own.store = init.store;
-    own.name = init.name;
-    own.rank = init.rank;
-    own.size = static_cast<int>(init.ranks.size());
+    const BackendInit own = init_.part(init);
     std::vector<int> hosts;  // Numbered by their first rank in the sub-group.
     std::vector<int> seen;
     for (const int r : init.ranks) {
@@ -377,11 +374,16 @@ Parts parse(const std::string& given) {
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   auto parts = parse(init.args);
-  auto host = internal::host_of(init.rank);
-  if (parts.inner.entry->one_process) host += fmt::format(" process {}", ::getpid());
   internal::Rendezvous rendezvous(init);
-  auto hosts = internal::number_hosts(rendezvous.exchange("host", host));
-  return std::make_unique<HierBackend>(init, whole_group(init), std::move(parts), std::move(hosts));
+  auto own = init;
+  own.cards = internal::cards_of(init, rendezvous);
+  std::vector<std::string> hosts;
+  for (const auto& card : own.cards) {
+    hosts.push_back(card->host);
+    if (parts.inner.entry->one_process) hosts.back() += fmt::format(" process {}", card->process);
+  }
+  return std::make_unique<HierBackend>(own, whole_group(own), std::move(parts),
+                                       internal::number_hosts(hosts));
 }
 
 std::string details() {

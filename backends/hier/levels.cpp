@@ -20,13 +20,12 @@ constexpr std::uint64_t first_number(const Call& call) noexcept {
 std::unique_ptr<Backend> make_part(const BackendInit& init, const Part& part, std::string prefix,
                                    std::string name, int rank,
                                    std::shared_ptr<const WholeGroup> whole) {
-  BackendInit own = init;
-  own.store = make_prefix_store(init.store, std::move(prefix));
-  own.rank = rank;
-  own.size = static_cast<int>(whole->ranks.size());
-  own.name = std::move(name);
+  BackendInit own = init.part({.ranks = whole->ranks,
+                               .rank = rank,
+                               .name = std::move(name),
+                               .store = make_prefix_store(init.store, std::move(prefix)),
+                               .whole = whole});
   own.args = part.args;
-  own.whole = std::move(whole);
   return part.entry->make(own);
 }
 

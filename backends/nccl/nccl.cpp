@@ -28,13 +28,7 @@ class NcclBackend final : public Backend {
     group_->refuse(ops, call, why);
   }
   std::unique_ptr<Backend> split(const SplitInit& init) override {
-    BackendInit part = group_->init();
-    part.store = init.store;
-    part.rank = init.rank;
-    part.size = static_cast<int>(init.ranks.size());
-    part.name = init.name;
-    part.adopt.reset();
-    return make_nccl(part, group_->apis());
+    return make_nccl(group_->init().part(init), group_->apis());
   }
   void abort(std::string_view why) noexcept override { group_->abort(why); }
   std::optional<Error> failure() const override { return group_->failure().cause(); }

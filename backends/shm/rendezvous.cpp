@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/rank_card.hpp"
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
@@ -22,7 +23,6 @@
 #include "values/cores.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
-#include "values/host_identity.hpp"
 
 namespace tutti::backend::shm {
 namespace {
@@ -35,19 +35,12 @@ constexpr std::chrono::milliseconds time_of_looks = 20ms;
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
   std::uint32_t version = Layout::version;
-  internal::HostIdentity host;
-  std::int32_t process = 0;
-  internal::Cores cores;
   std::string address{};  ///< Rank 0: its socket's.
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.u32(info.version);
-  out.text(info.host.boot).text(info.host.network).text(info.host.processes).text(info.host.users);
-  out.text(info.host.user).i32(info.process);
-  write(out, info.cores);
-  out.text(info.address);
+  out.u32(info.version).text(info.address);
   return out.take();
 }
 
@@ -61,10 +54,6 @@ PeerInfo decode(const Bytes& bytes, int rank) {
                     "shm: rank {} has version {} of the shared memory's layout, this rank has {}; "
                     "run the same version of tutti on every rank",
                     rank, info.version, Layout::version);
-  info.host = {std::string(in.text()), std::string(in.text()), std::string(in.text()),
-               std::string(in.text()), std::string(in.text())};
-  info.process = in.i32();
-  info.cores = internal::read_cores(in);
   info.address = in.text();
   in.end();
   return info;
@@ -153,22 +142,21 @@ class Assembly {
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
 
   void exchange_infos() {
-    mine_.host = internal::host_identity();
-    mine_.process = ::getpid();
-    mine_.cores = internal::usable_cores();
+    cards_ = internal::cards_of(init_, rendezvous_);
     const auto infos = rendezvous_.exchange("shm/rank", encode(mine_));
     std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
+      const auto& card = *cards_[static_cast<std::size_t>(r)];
       infos_.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
-      made_.ids.push_back(infos_.back().process);
-      cores.push_back(infos_.back().cores);
+      made_.ids.push_back(card.process);
+      cores.push_back(card.cores);
     }
     made_.cores = count_cores(cores);
   }
 
   void check_hosts() const {
-    for (std::size_t r = 1; r < infos_.size(); ++r)
-      if (const auto differs = internal::difference(infos_[0].host, infos_[r].host);
+    for (std::size_t r = 1; r < cards_.size(); ++r)
+      if (const auto differs = internal::difference(cards_[0]->identity, cards_[r]->identity);
           !differs.empty())
         internal::failf(Errc::unsupported,
                         "group '{}': the backend shm needs all ranks on one host, but ranks {} and "
@@ -178,11 +166,11 @@ class Assembly {
 
   /// Before this rank joins: until then its peers wait for it, so the numbers are still theirs.
   void open_processes() {
-    made_.processes.resize(infos_.size());
-    for (std::size_t r = 0; r < infos_.size(); ++r) {
+    made_.processes.resize(cards_.size());
+    for (std::size_t r = 0; r < cards_.size(); ++r) {
       auto& process = made_.processes[r];
-      if (infos_[r].process != ::getpid()) {
-        process = process_descriptor(infos_[r].process);
+      if (cards_[r]->process != ::getpid()) {
+        process = process_descriptor(cards_[r]->process);
         if (!process.is_open() && errno == ESRCH)
           throw Error(dead_error(names_, static_cast<int>(r)));
         if (!process.is_open())
@@ -235,9 +223,8 @@ class Assembly {
         if (events[first + i].revents != 0) peers.erase(peers.begin() + static_cast<long>(i));
       auto peer = accept_connection(listener_);
       const bool is_known =
-          peer.is_open() &&
-          std::any_of(infos_.begin() + 1, infos_.end(), [&](const PeerInfo& info) {
-            return is_process(peer, info.process, info.host.user);
+          peer.is_open() && std::any_of(cards_.begin() + 1, cards_.end(), [&](const auto& card) {
+            return is_process(peer, card->process, card->identity.user);
           });
       if (is_known && send_file(peer, file_)) peers.push_back(std::move(peer));
     }
@@ -269,7 +256,7 @@ class Assembly {
         std::this_thread::sleep_for(1ms);
         continue;
       }
-      if (!is_process(*socket, infos_[0].process, infos_[0].host.user))
+      if (!is_process(*socket, cards_[0]->process, cards_[0]->identity.user))
         internal::failf(Errc::backend, "shm: the process that listens for rank {} is another one",
                         names_(0));
       for (pollfd event{socket->get(), POLLIN, 0}; event.revents == 0;) {
@@ -305,6 +292,7 @@ class Assembly {
   internal::GroupNames names_{init_.name, init_.whole};
   internal::Rendezvous rendezvous_;
   PeerInfo mine_;
+  internal::RankCards cards_;
   std::vector<PeerInfo> infos_;
   Descriptor listener_;
   Descriptor file_;

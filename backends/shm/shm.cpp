@@ -81,12 +81,7 @@ class ShmBackend final : public HostBackend {
 
   /// The sub-group has memory of its own. A member that dies before it has joined is known here.
   std::unique_ptr<Backend> split(const SplitInit& init) override {
-    BackendInit own = init_;
-    own.store = init.store;
-    own.rank = init.rank;
-    own.size = static_cast<int>(init.ranks.size());
-    own.name = init.name;
-    own.whole = init.whole;
+    const BackendInit own = init_.part(init);
     const auto watch = [this, ranks = std::vector<int>(init.ranks.begin(), init.ranks.end())] {
       for (const int r : ranks)
         if (member_->has_died(r)) throw Error(member_->fail(dead_error(member_->names(), r)));

@@ -13,15 +13,13 @@
 
 #include <fmt/format.h>
 
+#include "backend/rank_card.hpp"
 #include "backend/rendezvous.hpp"
 #include "gate.hpp"
-#include "store/served_here.hpp"
 #include "values/bytes.hpp"
-#include "values/cores.hpp"
 #include "values/current_error.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
-#include "values/host_identity.hpp"
 
 namespace tutti::backend::ucx {
 namespace {
@@ -33,10 +31,7 @@ constexpr int most_ranks = 1 << 16;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
-  internal::HostIdentity host;
   Process process;
-  internal::Cores cores;
-  bool serves = false;  ///< The rank serves the store.
   std::string address;  ///< Of its UCP worker.
   Gate::Addresses listeners;
 };
@@ -60,10 +55,7 @@ Gate::Addresses read_addresses(internal::Reader& in) {
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(info.host.boot).text(info.host.network).text(info.host.processes);
   out.i64(info.process.id).u64(info.process.start);
-  write(out, info.cores);
-  out.u8(info.serves ? 1 : 0);
   out.text(info.address).u64(checksum(info.address));
   write(out, info.listeners);
   return out.take();
@@ -74,13 +66,8 @@ PeerInfo decode(const Bytes& bytes, int rank) {
   const auto what = fmt::format("ucx: the address of rank {} in the store", rank);
   internal::Reader in(bytes, Errc::backend, what);
   PeerInfo info;
-  info.host.boot = in.text();
-  info.host.network = in.text();
-  info.host.processes = in.text();
   info.process.id = in.i64();
   info.process.start = in.u64();
-  info.cores = internal::read_cores(in);
-  info.serves = in.u8() != 0;
   info.address = in.text();
   const auto sum = in.u64();
   info.listeners = read_addresses(in);
@@ -113,12 +100,10 @@ class Connector {
 
   /// True if all ranks reach each other over the loopback interface, and TUTTI_HOSTS does not say
   /// otherwise.
-  bool is_on_one_host() {
-    const auto host = internal::host_identity();
-    const auto hosts = rendezvous_.exchange(
-        "ucx/host",
-        fmt::format("{} {} {}", host.boot, host.network, internal::host_of(names_(init_.rank))));
-    return std::ranges::count(hosts, hosts.front()) == init_.size;
+  bool is_on_one_host() const {
+    return std::ranges::all_of(cards_, [&](const auto& card) {
+      return card->shares_loopback(*cards_[0]) && card->host == cards_[0]->host;
+    });
   }
 
   /// Returns all but the worker.
@@ -132,17 +117,15 @@ class Connector {
 
  private:
   Connections exchange_and_connect(Worker& worker, Gate& gate) {
-    const PeerInfo own{internal::host_identity(), Process::own(),
-                       internal::usable_cores(),  internal::is_served_here(*init_.store),
-                       worker.address(),          gate.listeners()};
+    const PeerInfo own{Process::own(), worker.address(), gate.listeners()};
     const auto infos = rendezvous_.exchange("ucx/address", encode(own));
     std::vector<PeerInfo> peers;
     for (int r = 0; r < init_.size; ++r)
       peers.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
-    if (!transports_.report_ends) check_one_host(peers);
+    if (!transports_.report_ends) check_one_host();
     std::vector<internal::Cores> here;
-    for (const auto& peer : peers)
-      if (peer.host.boot == own.host.boot) here.push_back(peer.cores);
+    for (const auto& card : cards_)
+      if (card->identity.boot == own_card().identity.boot) here.push_back(card->cores);
     worker.set_polling(here.size(), internal::count_cores(here));
     for (int r = 0; r < init_.size; ++r)
       if (r != init_.rank) worker.connect(r, peers[static_cast<std::size_t>(r)].address);
@@ -155,9 +138,8 @@ class Connector {
                       names_.group(), names_(init_.rank));
     Connections made;
     for (int r = 0; r < init_.size; ++r) {
-      const auto& peer = peers[static_cast<std::size_t>(r)];
-      made.processes.push_back(peer.process);
-      if (peer.serves) made.server = r;
+      made.processes.push_back(peers[static_cast<std::size_t>(r)].process);
+      if (cards_[static_cast<std::size_t>(r)]->serves_store) made.server = r;
     }
     return made;
   }
@@ -167,11 +149,10 @@ class Connector {
   /// rank has been admitted by its peer, so it does not end at an unauthenticated peer either.
   void pass_gates(Gate& gate, const std::vector<PeerInfo>& peers) {
     if (std::ranges::all_of(peers, [](const auto& peer) { return peer.listeners.empty(); })) return;
-    const auto& own = peers[static_cast<std::size_t>(init_.rank)].host;
     Gate::Ranks listeners;
     for (int r = 0; r < init_.size; ++r) {
       const auto& peer = peers[static_cast<std::size_t>(r)];
-      const bool here = peer.host.boot == own.boot && peer.host.network == own.network;
+      const bool here = cards_[static_cast<std::size_t>(r)]->shares_loopback(own_card());
       for (const auto& address : peer.listeners)
         if (r != init_.rank && (here || !is_loopback(address))) listeners.emplace(address, r);
     }
@@ -237,10 +218,14 @@ class Connector {
     return error;
   }
 
-  void check_one_host(const std::vector<PeerInfo>& peers) const {
-    const auto& own = peers[static_cast<std::size_t>(init_.rank)].host;
+  const internal::RankCard& own_card() const {
+    return *cards_[static_cast<std::size_t>(init_.rank)];
+  }
+
+  void check_one_host() const {
+    const auto& own = own_card().identity;
     for (int r = 0; r < init_.size; ++r) {
-      const auto& host = peers[static_cast<std::size_t>(r)].host;
+      const auto& host = cards_[static_cast<std::size_t>(r)]->identity;
       if (host.boot != own.boot || host.processes != own.processes)
         internal::failf(Errc::unsupported,
                         "group '{}': ucx:shm needs all ranks on one host and in one process "
@@ -295,6 +280,7 @@ class Connector {
   const Transports& transports_;
   internal::Rendezvous rendezvous_{init_};
   const internal::GroupNames& names_ = rendezvous_.names();
+  const internal::RankCards cards_ = internal::cards_of(init_, rendezvous_);
   bool has_told_ = false;
 };
 

@@ -157,12 +157,7 @@ void FakeBackend::refuse(std::span<const Op> ops, const Call& call, const Error&
 }
 
 std::unique_ptr<Backend> FakeBackend::split(const SplitInit& init) {
-  BackendInit part = init_;
-  part.store = init.store;
-  part.rank = init.rank;
-  part.size = static_cast<int>(init.ranks.size());
-  part.name = init.name;
-  return std::make_unique<FakeBackend>(device_, part, flaws_);
+  return std::make_unique<FakeBackend>(device_, init_.part(init), flaws_);
 }
 
 void FakeBackend::abort(std::string_view why) noexcept {

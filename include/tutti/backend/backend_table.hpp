@@ -7,11 +7,16 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tutti/backend/backend.hpp>
 #include <tutti/group_options.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
+
+namespace internal {
+struct RankCard;
+}
 
 /// The arguments of BackendEntry::make, on one rank.
 struct BackendInit {
@@ -32,6 +37,11 @@ struct BackendInit {
   std::chrono::nanoseconds dead_after{};
   /// Set in a part of another group.
   std::shared_ptr<const WholeGroup> whole{};
+  /// For backends in the tree: the place of each rank. Empty: the ranks have not exchanged them.
+  std::vector<std::shared_ptr<const internal::RankCard>> cards{};
+
+  /// The arguments for a sub-group of this group.
+  BackendInit part(const SplitInit& split) const;
 };
 
 /// One row of the table that backends/meson.build generates.

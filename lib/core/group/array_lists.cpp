@@ -3,7 +3,6 @@
 #include <memory>
 #include <new>
 #include <span>
-#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -101,7 +100,7 @@ using PrepareLists = std::function<void(Op&, Scratches&)>;
 Work issue_lists(internal::Core& core, Op op, const CallOptions& options, bool async,
                  const PrepareLists& prepare) {
   // Its copies follow the collective, so they cannot be part of a launch with others.
-  if (core.collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+  if (core.collects_here())
     internal::failf(Errc::invalid_argument,
                     "{}: group '{}' is collecting calls for a Coalesce, which takes one array per "
                     "side; pass one, or call launch() first",

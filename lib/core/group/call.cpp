@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <new>
-#include <thread>
 
 #include "group/core.hpp"
 #include "values/described.hpp"
@@ -60,7 +59,7 @@ void call(ProcessGroup& group, Op op, const CallOptions& options, Prepare prepar
           std::string_view caller, Work* work) {
   if (work == nullptr) return call(group, op, options, prepare, caller);
   auto& core = Core::of(group);
-  if (core.collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+  if (core.collects_here())
     failf(Errc::invalid_argument,
           "{}_async: group '{}' is collecting calls for a Coalesce, which would outlive the "
           "result; call launch() first",

@@ -24,12 +24,10 @@ DType dtype_of(const Op& op) noexcept {
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
-           const BackendChoice& choice, std::shared_ptr<RankHosts> hosts, std::vector<int> ranks,
-           TraceMemory traces)
+           const BackendChoice& choice, RankCards cards, TraceMemory traces)
     : options_(options),
       choice_(choice),
-      hosts_(std::move(hosts)),
-      ranks_in_hosts_(std::move(ranks)),
+      cards_(std::move(cards)),
       backend_name_(choice.entry == nullptr ? "custom" : choice.entry->name),
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
@@ -57,12 +55,13 @@ std::optional<Error> Core::lost_rank() const {
 }
 
 int Core::ranks_on_host_below(int rank) const {
-  if (hosts_ == nullptr)
+  if (choice_.entry == nullptr)
     failf(Errc::unsupported,
           "group '{}': the caller made the Backend object, so the hosts of its ranks are unknown",
           options_.name);
-  const auto& hosts = hosts_->numbers();
-  const auto host_at = [&](int r) { return hosts[static_cast<std::size_t>(rank_in_hosts(r))]; };
+  const auto host_at = [&](int r) {
+    return cards_.empty() ? host_of(r) : cards_[static_cast<std::size_t>(r)]->host;
+  };
   int count = 0;
   for (int r = 0; r < rank; ++r) count += host_at(r) == host_at(bounds_.rank) ? 1 : 0;
   return count;
@@ -202,7 +201,7 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
   if (!caller.empty() && why->where().operation.empty())
     why = Error(why->code(), why->message(),
                 {.group = options_.name, .operation = std::string(caller), .rank = bounds_.rank});
-  if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+  if (collects_here())
     throw Error(*why);  // Before launch() the peers know of no call.
   // If the backend lacks the operation, the peers wait in sends and receives. Asks for u8, because
   // this rank's dtype may be the wrong one.
@@ -221,8 +220,7 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
   if (is_unusable()) [[unlikely]]
     throw_unusable(name_of(op.kind));
   if (is_point_to_point(op.kind)) check_peer(op, name_of(op.kind));
-  const bool collecting =
-      collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  const bool collecting = collects_here();
   if (collecting && blocking) [[unlikely]]
     throw_collecting(name_of(op.kind));
   if (prepare) prepare_or_refuse(op, options, blocking, prepare, caller);
@@ -254,8 +252,7 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
   constexpr std::string_view verb = "sendrecv";
   check_usable(verb);
   const bool blocking = wait != Wait::nothing;
-  const bool collecting =
-      collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  const bool collecting = collects_here();
   if (collecting && blocking) throw_collecting(verb);
   const auto bad_peer = [&](const Op& op) { return refusal_of([&] { check_peer(op, verb); }); };
   const std::array<std::optional<Error>, 2> bad{bad_peer(pair[0]), bad_peer(pair[1])};

@@ -17,8 +17,8 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
+#include "backend/rank_card.hpp"
 #include "group/prepare.hpp"
-#include "group/rank_hosts.hpp"
 #include "group/trace_memory.hpp"
 #include "group/validate.hpp"
 #include "values/fork_guard.hpp"
@@ -50,16 +50,14 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Makes a group over the caller's backend. May throw std::bad_alloc.
   static ProcessGroup create_checked(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
-  /// `hosts` and `ranks`: as below, of a part. `membership`: of a group of a list of members.
-  static ProcessGroup create_over(const GroupOptions& options,
-                                  std::shared_ptr<RankHosts> hosts = {},
-                                  std::vector<int> ranks = {}, Membership* membership = nullptr);
+  /// `cards`: of a part. `membership`: of a group of a list of members.
+  static ProcessGroup create_over(const GroupOptions& options, RankCards cards = {},
+                                  Membership* membership = nullptr);
 
-  /// `choice`: the backend's row in the table, null if the caller made the backend. `hosts`: null:
-  /// unknown; of a part, those of the group of which it was made first. `ranks`: the rank in
-  /// `hosts` of each rank; empty: the same.
+  /// `choice`: the backend's row in the table, null if the caller made the backend. `cards`: empty
+  /// if all ranks are in this process, or the caller made the backend.
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice,
-       std::shared_ptr<RankHosts> hosts, std::vector<int> ranks, TraceMemory traces);
+       RankCards cards, TraceMemory traces);
   ~Core() override;
 
   static Core& of(ProcessGroup& group) { return group.core(); }
@@ -137,6 +135,11 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Memory& memory() noexcept { return *memory_; }
   Trace trace() const;
 
+  /// True if an open Coalesce collects the calls of this thread.
+  bool collects_here() const noexcept {
+    // Relaxed: only this thread sets the value to its id, or resets it.
+    return collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
   /// The open Coalesce and its thread. Only that thread may dereference the pointer.
   std::atomic<Collector*> collector{nullptr};
   std::atomic<std::thread::id> collecting_on{};
@@ -227,8 +230,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     });
     if (why) refuse_exchange(what, *why);
   }
-  int rank_in_hosts(int rank) const {
-    return ranks_in_hosts_.empty() ? rank : ranks_in_hosts_[static_cast<std::size_t>(rank)];
+  /// The cards of these ranks. `part`: has room for them.
+  void take_cards(std::span<const int> ranks, RankCards& part) const {
+    for (const int r : ranks)
+      if (!cards_.empty()) part.push_back(cards_[static_cast<std::size_t>(r)]);
   }
   std::vector<int> find_left(Store& store, std::span<const int> lost,
                              std::chrono::nanoseconds patience) const;
@@ -238,7 +243,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     GroupOptions options;
     std::shared_ptr<GroupKeys> keys{};  // options.store.
     std::vector<int> ranks{};
-    std::vector<int> in_hosts{};
+    RankCards cards{};
     std::unique_ptr<Rendezvous> rendezvous{};
   };
   Part prepare_part(const std::string& name) const;
@@ -247,8 +252,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   GroupOptions options_;
   BackendChoice choice_;
-  std::shared_ptr<RankHosts> hosts_;
-  std::vector<int> ranks_in_hosts_;
+  RankCards cards_;
   std::string backend_name_;
   ForkGuard fork_guard_;
   Bounds bounds_;

@@ -18,6 +18,7 @@
 #include <tutti/version.hpp>
 
 #include "backend/backend_choice.hpp"
+#include "backend/rank_card.hpp"
 #include "backend/rendezvous.hpp"
 #include "group/checked.hpp"
 #include "group/core.hpp"
@@ -154,11 +155,19 @@ bool agrees_on_backend(const GroupOptions& o) {
   return is_chosen_together(o.backend, o.device, threads);
 }
 
-/// The choice for a group. Collective, for "auto" and ranks that may be processes.
-BackendChoice choose_for(const GroupOptions& o, Rendezvous& rendezvous) {
+/// The cards of ranks that may be processes. Collective.
+RankCards exchange_cards(const GroupOptions& o, Rendezvous& rendezvous) {
+  const bool agrees = agrees_on_backend(o);
+  if (!agrees && (o.size == 1 || o.store->in_process())) return {};
+  auto mine = own_card(*o.store, o.rank);
+  if (agrees) mine.facts = backend_facts(mine.host, backend_args(o.backend));
+  return exchange_cards(rendezvous, mine);
+}
+
+BackendChoice choose_for(const GroupOptions& o, const RankCards& cards) {
   if (!agrees_on_backend(o)) return choose_backend(o.backend, o.device, RankPlacement::threads);
-  const auto facts =
-      rendezvous.exchange("facts", backend_facts(host_of(o.rank), backend_args(o.backend)));
+  std::vector<std::string> facts;
+  for (const auto& card : cards) facts.push_back(card->facts);
   return choose_together(facts, backend_args(o.backend));
 }
 
@@ -199,19 +208,19 @@ void tell_creation_failed(const GroupOptions& options, const MemberList* list) n
 
 }  // namespace
 
-ProcessGroup Core::create_over(const GroupOptions& o, std::shared_ptr<RankHosts> hosts,
-                               std::vector<int> ranks, Membership* membership) {
-  const auto init = init_of(o);
+ProcessGroup Core::create_over(const GroupOptions& o, RankCards cards, Membership* membership) {
+  auto init = init_of(o);
   Rendezvous rendezvous(init);
   try {
     check_made_alike(o, rendezvous);
     if (membership != nullptr) membership->await_all(rendezvous);
-    const auto choice = choose_for(o, rendezvous);
-    if (hosts == nullptr) hosts = std::make_shared<RankHosts>(o.store, o.name, o.rank, o.size);
+    if (cards.empty()) cards = exchange_cards(o, rendezvous);
+    init.cards = cards;
+    const auto choice = choose_for(o, cards);
     auto traces = make_traces(o, &rendezvous);
     auto backend = make_backend(choice, init, o);
-    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, std::move(hosts),
-                                               std::move(ranks), std::move(traces)));
+    return ProcessGroup(
+        std::make_shared<Core>(o, std::move(backend), choice, std::move(cards), std::move(traces)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
   }
@@ -224,7 +233,7 @@ ProcessGroup Core::create(const GroupOptions& options, const MemberList* list) {
     try {
       std::optional<Membership> membership;
       if (list != nullptr && o.size > 1) membership.emplace(options, *list, generation.number());
-      auto group = create_over(o, {}, {}, membership ? &*membership : nullptr);
+      auto group = create_over(o, {}, membership ? &*membership : nullptr);
       generation.end(std::nullopt);
       group.core().log(LogLevel::info, [&] {
         return fmt::format("group '{}': rank {} of {} on {}, because {}", o.name, o.rank, o.size,
@@ -263,7 +272,7 @@ ProcessGroup Core::create_checked(const GroupOptions& options, std::unique_ptr<B
   return ProcessGroup(
       std::make_shared<Core>(o, wrap(std::move(backend), o),
                              BackendChoice{nullptr, {}, "the caller made the Backend object"},
-                             nullptr, std::vector<int>(), make_traces(o, nullptr)));
+                             RankCards(), make_traces(o, nullptr)));
 }
 
 }  // namespace tutti::internal

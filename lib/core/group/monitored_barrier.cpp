@@ -189,7 +189,7 @@ void Core::monitored_barrier(const CallOptions& options) {
   guarded(verb, [&] {
     check_usable(verb);
     check_timeout(options);
-    if (collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+    if (collects_here())
       failf(Errc::invalid_argument,
             "{}: group '{}' is collecting calls for a Coalesce, and this call waits for its peers; "
             "call launch() first",

@@ -1,7 +1,6 @@
 #include <tutti/prepared.hpp>
 
 #include <cstddef>
-#include <thread>
 #include <utility>
 
 #include "backend/record.hpp"
@@ -33,7 +32,7 @@ PreparedList::~PreparedList() {
 }
 
 void PreparedList::check_not_collecting() const {
-  if (core_->collecting_on.load(std::memory_order_relaxed) == std::this_thread::get_id())
+  if (core_->collects_here())
     failf(Errc::invalid_argument,
           "Prepared: group '{}' is collecting calls for a Coalesce; call launch() of the Coalesce "
           "first",

@@ -89,7 +89,7 @@ void Core::refuse_exchange(std::string_view what, const Error& why) {
     ++splits_;
     throw Error(why);
   }
-  if (collecting_on.load() == std::this_thread::get_id()) throw Error(why);  // No peer waits yet.
+  if (collects_here()) throw Error(why);  // No peer waits yet.
   Op gather{.kind = Operation::all_gather};
   const std::span<Op> ops(&gather, 1);
   refuse(ops, number(ops, {.name = what}, true, false), why, gather);
@@ -107,7 +107,7 @@ Core::Part Core::prepare_part(const std::string& name) const {
       BackendInit{.store = o.store, .rank = bounds_.rank, .size = bounds_.size, .name = o.name});
   const auto most = static_cast<std::size_t>(bounds_.size);
   part.ranks.reserve(most);
-  part.in_hosts.reserve(most);
+  part.cards.reserve(most);
   return part;
 }
 
@@ -118,13 +118,12 @@ ProcessGroup Core::make_part(Part part, int rank) {
   part.keys->place(o.rank, o.size);
   part.rendezvous->place(o.rank, o.size, o.timeout);
   try {
-    for (const int member : part.ranks) part.in_hosts.push_back(rank_in_hosts(member));
+    take_cards(part.ranks, part.cards);
     auto backend =
         backend_->split({.ranks = part.ranks, .rank = rank, .name = o.name, .store = o.store});
     if (backend != nullptr) {
-      auto core =
-          std::make_shared<Core>(o, std::move(backend), choice_, hosts_, std::move(part.in_hosts),
-                                 make_traces(o, part.rendezvous.get()));
+      auto core = std::make_shared<Core>(o, std::move(backend), choice_, std::move(part.cards),
+                                         make_traces(o, part.rendezvous.get()));
       part.keys->set_made();
       return ProcessGroup(std::move(core));
     }
@@ -139,7 +138,7 @@ ProcessGroup Core::make_part(Part part, int rank) {
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
   try {  // "auto" may choose another backend than the parent's.
-    auto group = create_over(o, hosts_, std::move(part.in_hosts));
+    auto group = create_over(o, std::move(part.cards));
     part.keys->set_made();
     return group;
   } catch (const std::bad_alloc&) {  // Before create_over() could tell the others.
@@ -283,9 +282,9 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
   const auto prefix = attempt + "group/";
   o.store = keys == nullptr ? make_prefix_store(options_.store, prefix)
                             : std::make_shared<GroupKeys>(keys, prefix, left);
-  std::vector<int> in_hosts;
-  for (const int r : left) in_hosts.push_back(rank_in_hosts(r));
-  auto group = create_over(o, hosts_, std::move(in_hosts));
+  RankCards cards;
+  take_cards(left, cards);
+  auto group = create_over(o, std::move(cards));
   if (keys != nullptr) keys->set_made();
   return group;
 }
@@ -309,7 +308,7 @@ void Core::check_block(const TensorView& block) const {
 Registration Core::register_block(const TensorView& block, const CallOptions& options) {
   constexpr std::string_view what = "register_memory";
   check_usable(what);
-  if (collecting_on.load() == std::this_thread::get_id())
+  if (collects_here())
     failf(Errc::invalid_argument,
           "register_memory: group '{}' is collecting calls for a Coalesce; call launch() first",
           options_.name);

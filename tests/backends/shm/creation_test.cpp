@@ -470,8 +470,8 @@ TEST(ShmCreation, WritesTheKeysOfItsRanks) {
   std::set<std::string> keys{"world/groups"};
   for (const std::string group : {"world/0/", "world/1/"})
     for (const auto* key :
-         {"made_with", "ended", "keys/0", "keys/1", "member/0", "member/1", "hosts/0", "hosts/1",
-          "shm/rank/0", "shm/rank/1", "shm/rank/2", "shm/rank/count"})
+         {"made_with", "ended", "keys/0", "keys/1", "member/0", "member/1", "cards/0", "cards/1",
+          "cards/2", "cards/count", "shm/rank/0", "shm/rank/1", "shm/rank/2", "shm/rank/count"})
       keys.insert(group + key);
   EXPECT_EQ(store->written(), keys);
 }
