@@ -1,5 +1,5 @@
 // The backend of host memory between processes, over TCP. Gloo's transport carries the messages;
-// the collectives are those of lib/core/collectives (docs/design/0003-gloo-and-launching.md).
+// the collectives are those of lib/core/collectives (docs/design/host-backends.md).
 
 #include <dlfcn.h>
 

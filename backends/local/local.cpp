@@ -1,4 +1,4 @@
-// The backend local: ranks are threads of one process (docs/design/0016-memory-engine.md).
+// The backend local: ranks are threads of one process (docs/design/host-backends.md).
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The backend of arrays on CUDA devices, one device per rank (docs/design/0006-nccl.md).
+// The backend of arrays on CUDA devices, one device per rank (docs/design/nccl.md).
 
 #include "nccl.hpp"
 

@@ -1,4 +1,4 @@
-// Processes and threads of one host, over shared memory (docs/design/0015-speed.md).
+// Processes and threads of one host, over shared memory (docs/design/host-backends.md).
 
 #include <sys/wait.h>
 #include <unistd.h>

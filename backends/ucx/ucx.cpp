@@ -1,5 +1,5 @@
 // The backend of host memory between processes, over every transport of UCX
-// (docs/design/0015-speed.md).
+// (docs/design/host-backends.md).
 
 #include <algorithm>
 #include <cstdlib>

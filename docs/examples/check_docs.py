@@ -1,6 +1,8 @@
 """Checks that documents quote the sources word for word, and that their links resolve.
 
-usage: check_docs.py ROOT DOCUMENT...
+usage: check_docs.py ROOT
+
+The documents are README.md, CHANGELOG.md and all pages in docs/.
 
 A fenced block under "<!-- code: PATH -->" occurs in that file. The blocks under "<!-- all of: PATH
 -->" together are the whole file, except for blank lines. Links to files and to headings resolve,
@@ -66,7 +68,7 @@ def check_pointers(root, document, text):
 
 def included(root, path):
     """The library's headers that a file includes."""
-    folders = [path.parent, *(root / base for base in ("lib", "backends", "include"))]
+    folders = [path.parent, *(root / base for base in ("lib/core", "lib/training", "backends", "include"))]
     found = [[folder / name for folder in folders if (folder / name).is_file()] for name in INCLUDE.findall(path.read_text())]
     return {headers[0] for headers in found if headers}
 
@@ -103,6 +105,7 @@ def check(root, document):
 
 if __name__ == "__main__":
     sources = pathlib.Path(sys.argv[1]).resolve()
-    found = [problem for name in sys.argv[2:] for problem in check(sources, pathlib.Path(name).resolve())]
+    pages = [sources / "README.md", sources / "CHANGELOG.md", *sorted((sources / "docs").rglob("*.md"))]
+    found = [problem for page in pages for problem in check(sources, page)]
     print("\n".join(found) or "clean")
     sys.exit(1 if found else 0)

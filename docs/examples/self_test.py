@@ -20,10 +20,10 @@ PAGE = {
     "too much": ("<!-- all of: lib/x.cpp -->\n```cpp\nint a;\nint b;\nint c;\nint d;\n```\n", "quoted is 'int d;'"),
     "link": ("[x](nowhere.md)\n", "nowhere.md, which does not exist"),
     "anchor": ("# Here\n[x](#there)\n", "no such heading"),
-    "way": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\nNot passed: `lib/bindings/c.cpp`\n<!-- end -->\n", None),
-    "a source is left out": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\n<!-- end -->\n", "header of lib/bindings/c.cpp, which is not on"),
+    "way": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\nNot passed: `lib/c.cpp`\n<!-- end -->\n", None),
+    "a source is left out": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\n<!-- end -->\n", "header of lib/c.cpp, which is not on"),
     "a source that nothing reaches": ("<!-- way -->\n1. `lib/a.cpp`\n2. `lib/b.cpp`\n3. `lib/x.cpp`\n"
-                                      "Not passed: `lib/bindings/c.cpp`\n<!-- end -->\n", "lib/x.cpp: no other source"),
+                                      "Not passed: `lib/c.cpp`\n<!-- end -->\n", "lib/x.cpp: no other source"),
     "path": ("See `lib/nothing.hpp`.\n", "lib/nothing.hpp, which does not exist"),
 }
 

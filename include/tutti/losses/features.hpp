@@ -13,7 +13,7 @@
 // The common part of the losses over features (clip.hpp, siglip.hpp, sup_con.hpp). They compare
 // each row of features with the rows of all ranks; the matrix of all pairs is computed tile by tile
 // and never kept. Rules of arrays, calls and devices: losses/loss.hpp.
-// docs/design/0021-feature-losses.md.
+// docs/design/training.md.
 
 namespace tutti {
 namespace internal::losses {

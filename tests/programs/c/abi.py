@@ -4,7 +4,7 @@ layout of structs.
 usage: abi.py [--write] INCLUDE ABI LIBRARY CC...
 
 CC... is the command of the C compiler. --write adds what is new to ABI. A line that is gone or changed is always an error: programs that were
-built before would break. docs/design/0022-c-abi.md has the rule."""
+built before would break. docs/design/interfaces.md has the rule."""
 import pathlib
 import re
 import subprocess
