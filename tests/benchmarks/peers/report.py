@@ -15,32 +15,8 @@ import textwrap
 
 MADE = re.compile(r"(<!-- made: (.*?) -->\n)(.*?)(<!-- end -->)", re.S)
 # The library's ways between processes of one host, and the one between threads.
-OURS = ("tutti shm memory", "tutti shm", "tutti local")
-BARE_GLOO = ("bare Gloo", "bare Gloo ring", "bare Gloo bcube")
-# Text, then the contestant and the best of these peers, operation, sizes, ranks, the most of their ratio. The limit of
-# the machine is "limit": an exchange of cache lines for a barrier, otherwise a copy by all ranks at once.
 KIB, MIB = 1 << 10, 1 << 20
-LARGE = [64 * KIB, 1 * MIB, 16 * MIB, 64 * MIB]
-ALL = [8, KIB, 8 * KIB, *LARGE]
-NEWEST = ("Open MPI 5.0", "MPICH 5.0", "Intel MPI")
-TARGETS = [
-    ("group's memory, half of Open MPI 4.1", "tutti shm memory", ("Open MPI 4.1",), "all_reduce", [8], 2, 1 / 2),
-    ("group's memory, a sixth of Open MPI 4.1", "tutti shm memory", ("Open MPI 4.1",), "all_reduce", LARGE, 2, 1 / 6),
-    ("group's memory, beside a copy", "tutti shm memory", ("limit",), "all_reduce", [64 * MIB], 2, 0.7),
-    ("barrier beside an exchange of cache lines", "tutti shm", ("limit",), "barrier", [0], 2, 1.5),
-    ("private memory, Open MPI 4.1 / 2.5", "tutti shm", ("Open MPI 4.1",), "all_reduce", LARGE, 2, 1 / 2.5),
-    ("private memory, a quarter of bare Gloo", "tutti shm", BARE_GLOO, "all_reduce", ALL, 2, 1 / 4),
-    ("4 ranks on 2 cores, Open MPI 4.1 / 1.8", "tutti shm", ("Open MPI 4.1",), "all_reduce", [8], 4, 1 / 1.8),
-    ("group's memory, no slower than the newest MPIs", "tutti shm memory", NEWEST, "all_reduce", ALL, 2, 1),
-    ("private memory, no slower than the newest MPIs", "tutti shm", NEWEST, "all_reduce", ALL, 2, 1),
-    ("threads, no slower than the best MPI", "tutti local", (*NEWEST, "Open MPI 4.1", "MPICH 4.0"), "all_reduce", ALL, 2, 1),
-    ("gloo beside bare Gloo, small", "tutti gloo", BARE_GLOO, "all_reduce", [8, KIB, 8 * KIB, 64 * KIB], 2, 0.7),
-    ("gloo beside bare Gloo, large", "tutti gloo", BARE_GLOO, "all_reduce", [MIB, 16 * MIB, 64 * MIB], 2, 1.05),
-    ("ucx over TCP, an eighth of gloo", "tutti ucx tcp", ("tutti gloo",), "all_reduce", [8], 2, 1 / 8),
-    ("ucx over TCP beside bare UCX", "tutti ucx tcp", ("bare UCX tcp",), "all_reduce", LARGE, 2, 1.1),
-    ("a step with auto, a third of torch", "tutti auto", ("torch Gloo",), "step", [0], 2, 1 / 3),
-    ("the same with views of buckets", "tutti auto", ("torch Gloo",), "step_views", [0], 2, 1 / 3),
-]
+OURS = ("tutti shm memory", "tutti shm", "tutti local")
 
 
 def size_name(size):
@@ -192,29 +168,7 @@ def skew(runs, ranks):
             yield row(name, *map(number, values), f"{max(values) / min(values):.2f}")
 
 
-def targets(runs):
-    """Every target, and the measured ratios."""
-    yield row("target", "operation", "at most", "measured", "")
-    yield "|---|---|---|---|---|"
-    for text, ours, peers, operation, sizes, ranks, most in TARGETS:
-        values = {}
-        for size in sizes:
-            size = next(iter(runs.sizes(ranks, operation)), None) if size == 0 else size
-            value, best = runs.median(ranks, operation, size, ours), runs.best(ranks, operation, size, peers)[0]
-            if value is not None and best is not None:
-                values[size] = value / best
-        if not values:
-            yield row(text, operation, f"{most:.2f}", "not measured", "")
-            continue
-        met = all(round(value, 2) <= round(most, 2) for value in values.values())
-        shown = ", ".join((f"{size_name(size)} " if len(values) > 1 else "") +
-                          (f"{v:.2f}" if round(v, 2) <= round(most, 2) else f"**{v:.2f}**") for size, v in values.items())
-        yield row(text, operation if len(sizes) == 1 and len(values) == 1 and sizes[0] == 0 else
-                  f"{operation}{', ' + size_name(sizes[0]) if len(sizes) == 1 else ''}", f"{most:.2f}", shown,
-                  "met" if met else "missed")
-
-
-TABLES = {function.__name__: function for function in (machine, times, summary, ratios, beside, skew, targets)}
+TABLES = {function.__name__: function for function in (machine, times, summary, ratios, beside, skew)}
 # A contestant has the same color and dashes in all plots.
 STYLES = ["tutti shm memory", "tutti gloo", "tutti auto", "tutti shm", "tutti local", "tutti ucx", "tutti ucx tcp", "tutti hier",
           "Intel MPI", "MPICH 4.0", "MPICH 5.0", "Open MPI 4.1", "Open MPI 5.0", "bare Gloo", "bare Gloo ring",
