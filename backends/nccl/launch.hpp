@@ -15,9 +15,9 @@
 
 namespace tutti::backend::nccl {
 
-/// The messages of one gather, scatter or all_to_all that lib/core/group has lowered. All ranks make
-/// these messages in the same call, so NCCL matches the messages of two ranks by their order: they
-/// need no tag and no separate communicator.
+/// The messages of one gather, scatter or all_to_all that lib/core/group has lowered. All ranks
+/// make these messages in the same call, so NCCL matches the messages of two ranks by their order:
+/// they need no tag and no separate communicator.
 class Messages {
  public:
   explicit Messages(const OpContext& context) : context_(context) {}
