@@ -15,7 +15,7 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 namespace internal {
-struct RankCard;
+struct [[gnu::visibility("hidden")]] RankCard;
 }
 
 /// The arguments of BackendEntry::make, on one rank.

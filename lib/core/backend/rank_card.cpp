@@ -29,7 +29,6 @@ BackendInit BackendInit::part(const SplitInit& split) const {
 }  // namespace tutti
 
 namespace tutti::internal {
-namespace {
 
 Bytes encode(const RankCard& card) {
   Writer out;
@@ -40,6 +39,8 @@ Bytes encode(const RankCard& card) {
   out.u8(card.serves_store ? 1 : 0).text(card.facts);
   return out.take();
 }
+
+namespace {
 
 RankCard decode(const Bytes& bytes, int rank) {
   const auto what = fmt::format("the card of rank {} in the store", rank);

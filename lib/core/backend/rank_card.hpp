@@ -16,7 +16,7 @@ class Rendezvous;
 
 /// The place of a rank, which the ranks of a group exchange once, when the group is made. Parts of
 /// the group use the cards of their ranks.
-struct RankCard {
+struct [[gnu::visibility("hidden")]] RankCard {
   HostIdentity identity;      ///< Of its host.
   std::string host;           ///< host_of().
   std::int32_t process = 0;   ///< Its number, in the namespace of its host.
@@ -30,6 +30,8 @@ struct RankCard {
   }
 };
 using RankCards = std::vector<std::shared_ptr<const RankCard>>;  ///< By rank.
+
+Bytes encode(const RankCard& card);
 
 /// The card of a rank of this process. `rank`: of the whole group. @throws Error
 /// resource_exhausted if no descriptor is left.

@@ -22,64 +22,40 @@ template <typename T>
 concept Number = (std::integral<T> && !std::same_as<T, bool>) || std::same_as<T, double>;
 
 /// Appends numbers, strings and lists to a buffer.
-class [[gnu::visibility("default")]] Writer {
+class Writer {
  public:
-  void reserve(std::size_t bytes) {
-    bytes_.reserve(bytes);
-  }
+  void reserve(std::size_t bytes) { bytes_.reserve(bytes); }
 
-  Writer& u8(std::uint8_t value) {
-    return number(value);
-  }
-  Writer& u16(std::uint16_t value) {
-    return number(value);
-  }
-  Writer& u32(std::uint32_t value) {
-    return number(value);
-  }
-  Writer& u64(std::uint64_t value) {
-    return number(value);
-  }
-  Writer& i32(std::int32_t value) {
-    return number(value);
-  }
-  Writer& i64(std::int64_t value) {
-    return number(value);
-  }
-  Writer& f64(double value) {
-    return number(value);
-  }
+  Writer& u8(std::uint8_t value) { return number(value); }
+  Writer& u16(std::uint16_t value) { return number(value); }
+  Writer& u32(std::uint32_t value) { return number(value); }
+  Writer& u64(std::uint64_t value) { return number(value); }
+  Writer& i32(std::int32_t value) { return number(value); }
+  Writer& i64(std::int64_t value) { return number(value); }
+  Writer& f64(double value) { return number(value); }
 
   /// Writes a count as u32, then bytes, a string or integers. @throws Error count_overflow.
-  Writer& block(std::span<const std::byte> bytes);
-  Writer& text(std::string_view text) {
-    return block(std::as_bytes(std::span(text)));
-  }
-  Writer& list(std::span<const std::int64_t> values);
+  [[gnu::visibility("default")]] Writer& block(std::span<const std::byte> bytes);
+  Writer& text(std::string_view text) { return block(std::as_bytes(std::span(text))); }
+  [[gnu::visibility("default")]] Writer& list(std::span<const std::int64_t> values);
 
   /// Writes bytes and numbers without a count, which the reader must know.
-  Writer& raw(std::span<const std::byte> bytes);
-  Writer& raw(std::string_view text) {
-    return raw(std::as_bytes(std::span(text)));
-  }
+  [[gnu::visibility("default")]] Writer& raw(std::span<const std::byte> bytes);
+  Writer& raw(std::string_view text) { return raw(std::as_bytes(std::span(text))); }
   template <Number T>
   Writer& numbers(const std::vector<T>& values) {
     for (const T value : values) number(value);
     return *this;
   }
 
-  std::span<const std::byte> bytes() const noexcept {
-    return bytes_;
-  }
-  std::vector<std::byte> take() noexcept {
-    return std::exchange(bytes_, {});
-  }
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  std::vector<std::byte> take() noexcept { return std::exchange(bytes_, {}); }
   std::string_view view() const noexcept {
     return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()};
   }
 
  private:
-  Writer& count(std::size_t size);
+  [[gnu::visibility("default")]] Writer& count(std::size_t size);
   template <Number T>
   Writer& number(T value) {
     auto bits = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
@@ -92,7 +68,7 @@ class [[gnu::visibility("default")]] Writer {
 /// Reads the bytes of a Writer without trusting them: each function throws Error if too few bytes
 /// are left, and allocates no more than are left. Borrows the bytes; returned strings and blocks
 /// refer to them.
-class [[gnu::visibility("default")]] Reader {
+class Reader {
  public:
   /// Errors have this code and call the bytes `what`.
   Reader(std::span<const std::byte> bytes, Errc code, std::string_view what) noexcept
@@ -100,41 +76,22 @@ class [[gnu::visibility("default")]] Reader {
   Reader(std::string_view bytes, Errc code, std::string_view what) noexcept
       : Reader(std::as_bytes(std::span(bytes)), code, what) {}
 
-  std::uint8_t u8() {
-    return number<std::uint8_t>();
-  }
-  std::uint16_t u16() {
-    return number<std::uint16_t>();
-  }
-  std::uint32_t u32() {
-    return number<std::uint32_t>();
-  }
-  std::uint64_t u64() {
-    return number<std::uint64_t>();
-  }
-  std::int32_t i32() {
-    return number<std::int32_t>();
-  }
-  std::int64_t i64() {
-    return number<std::int64_t>();
-  }
-  double f64() {
-    return number<double>();
-  }
+  std::uint8_t u8() { return number<std::uint8_t>(); }
+  std::uint16_t u16() { return number<std::uint16_t>(); }
+  std::uint32_t u32() { return number<std::uint32_t>(); }
+  std::uint64_t u64() { return number<std::uint64_t>(); }
+  std::int32_t i32() { return number<std::int32_t>(); }
+  std::int64_t i64() { return number<std::int64_t>(); }
+  double f64() { return number<double>(); }
 
-  std::span<const std::byte> block() {
-    return raw(u32());
-  }
-  std::string_view text();
-  std::vector<std::int64_t> list() {
-    return numbers<std::int64_t>(u32());
-  }
+  std::span<const std::byte> block() { return raw(u32()); }
+  [[gnu::visibility("default")]] std::string_view text();
+  std::vector<std::int64_t> list() { return numbers<std::int64_t>(u32()); }
 
-  std::span<const std::byte> raw(std::uint64_t size) {
-    return items(size, 1);
-  }
+  std::span<const std::byte> raw(std::uint64_t size) { return items(size, 1); }
   /// Reads `count` items of `size` bytes each.
-  std::span<const std::byte> items(std::uint64_t count, std::size_t size);
+  [[gnu::visibility("default")]] std::span<const std::byte> items(std::uint64_t count,
+                                                                  std::size_t size);
   template <Number T>
   std::vector<T> numbers(std::uint64_t count) {
     auto from = items(count, sizeof(T));
@@ -144,11 +101,9 @@ class [[gnu::visibility("default")]] Reader {
     return values;
   }
 
-  std::size_t left() const noexcept {
-    return rest_.size();
-  }
+  std::size_t left() const noexcept { return rest_.size(); }
   /// @throws Error unless all bytes have been read.
-  void end() const;
+  [[gnu::visibility("default")]] void end() const;
 
  private:
   template <Number T>

@@ -18,6 +18,8 @@
 #include <tutti/backend/backend_table.hpp>
 
 #include "../gloo/rank_processes.hpp"
+#include "backend/rank_card.hpp"
+#include "store/checks.hpp"
 #include "support/errors.hpp"
 #include "support/sanitizers.hpp"
 #include "support/worlds.hpp"
@@ -141,16 +143,23 @@ TEST(Ucx, RefusesAnUnknownTransportOnAllRanks) {
 
 TEST(Ucx, ChecksAddressesInTheStore) {
   on_processes({.size = 1}, [](RankProcess& rank) {
-    for (const std::string bytes : {"", "garbage", "\3\0\0\0abc\4\0\0\0abcd12345678"}) {
-      auto options = options_of(rank, "ucx:tcp", fmt::format("of_{}_bytes", bytes.size()));
+    const auto card = to_text(internal::encode(internal::own_card(*rank.options("card").store, 1)));
+    const auto refuse = [&](const std::string& name, const std::string& first,
+                            const std::string& bytes, const char* what) {
+      auto options = options_of(rank, "ucx:tcp", name);
       options.size = 2;
       options.timeout = 5s;
-      const std::pair<const char*, std::string> values[] = {{"host", "b"}, {"address", bytes}};
+      const std::pair<const char*, std::string> values[] = {{"cards", first},
+                                                            {"ucx/address", bytes}};
       for (const auto& [key, value] : values) {
-        options.store->set(fmt::format("{}/0/ucx/{}/1", options.name, key), value);
-        (void)options.store->add(fmt::format("{}/0/ucx/{}/count", options.name, key), 1);
+        options.store->set(fmt::format("{}/0/{}/1", options.name, key), value);
+        (void)options.store->add(fmt::format("{}/0/{}/count", options.name, key), 1);
       }
-      expect_error(Errc::backend, {"address of rank 1"}, [&] { ProcessGroup::create(options); });
+      expect_error(Errc::backend, {what}, [&] { ProcessGroup::create(options); });
+    };
+    for (const std::string bytes : {"", "garbage", "\3\0\0\0abc\4\0\0\0abcd12345678"}) {
+      refuse(fmt::format("of_{}_bytes", bytes.size()), card, bytes, "address of rank 1");
+      refuse(fmt::format("card_of_{}_bytes", bytes.size()), bytes, "", "the card of rank 1");
     }
     return std::string();
   });

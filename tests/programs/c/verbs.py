@@ -35,7 +35,7 @@ FREE = ["init.hpp", "gather.hpp", "row_layout.hpp", "coalesce.hpp", "sync.hpp", 
 
 VALUES = {"call_options", "cluster", "deadline", "device", "dtype", "error", "grad_scale", "group_options", "half", "log",
           "losses/loss", "maybe_owned", "memory", "operation", "reduce_op", "registration", "rows", "shape", "tensor",
-          "trace", "tutti", "version"}
+          "trace", "training", "tutti", "version"}
 
 
 def without_comments(text):

@@ -6,7 +6,9 @@
 
 int main() {
   auto group = tutti::ProcessGroup::create({});
+  std::vector<float> scores{1, 2, 3};
+  std::vector<std::uint8_t> targets{0, 1, 1};
   tutti::metrics::ScoredRows rows;
-  rows.add(std::vector<float>{1, 2, 3}, std::vector<std::uint8_t>{0, 1, 1});
+  rows.add(scores, targets);
   std::printf("%g\n", tutti::metrics::binary_metrics(group, rows).auroc);
 }
