@@ -201,8 +201,7 @@ void Core::prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, 
   if (!caller.empty() && why->where().operation.empty())
     why = Error(why->code(), why->message(),
                 {.group = options_.name, .operation = std::string(caller), .rank = bounds_.rank});
-  if (collects_here())
-    throw Error(*why);  // Before launch() the peers know of no call.
+  if (collects_here()) throw Error(*why);  // Before launch() the peers know of no call.
   // If the backend lacks the operation, the peers wait in sends and receives. Asks for u8, because
   // this rank's dtype may be the wrong one.
   if (can_lower(op.kind) && !supports(op.kind, DType::u8, ReduceOp::Kind::sum)) {

@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <tutti/backend/backend_table.hpp>
@@ -18,11 +23,50 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
+#include "support/store_over.hpp"
 
 namespace tutti::test {
 namespace {
 
 namespace hier = backend::hier;
+
+/// Counts what a rank writes to the store, which does not depend on the time.
+class CountingStore final : public StoreOver {
+ public:
+  using StoreOver::StoreOver;
+  std::atomic<int> writes{0};
+
+ private:
+  void seen(std::string_view /*key*/, bool is_written) override { writes += is_written ? 1 : 0; }
+};
+
+TEST(Creation, TakesFewWritesToTheStore) {
+  const std::array<std::tuple<const char*, const char*, int>, 6> cases{
+      {{"shm", "a", 8},
+       {"gloo", "a,b,c,d", 12},
+       {"ucx", "a,b,c,d", 13},
+       {"hier:shm+gloo", "a,a,b,b", 15},
+       {"auto", "a,a,b,b", 15},
+       {"auto", "a", 8}}};
+  for (const auto& [backend, names, most] : cases) {
+    const ScopedVariables hosts{{"TUTTI_HOSTS", names}};
+    const auto base = make_memory_store();
+    std::array<int, 4> writes{};
+    on_threads(4, [&](int rank) {
+      const auto store = std::make_shared<CountingStore>(base);
+      GroupOptions options;
+      options.backend = backend;
+      options.store = store;
+      options.rank = rank;
+      options.size = 4;
+      auto group = ProcessGroup::create(options);
+      writes[static_cast<std::size_t>(rank)] = store->writes;
+      group.barrier();
+    });
+    std::ranges::sort(writes);
+    EXPECT_LE(writes[0], most) << backend << ": " << fmt::format("{}", fmt::join(writes, " "));
+  }
+}
 
 TEST(HierTopology, HasALaneForEachRankOfTheSmallestHost) {
   const std::vector<int> hosts{0, 1, 1, 0, 1};

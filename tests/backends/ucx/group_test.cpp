@@ -143,7 +143,8 @@ TEST(Ucx, RefusesAnUnknownTransportOnAllRanks) {
 
 TEST(Ucx, ChecksAddressesInTheStore) {
   on_processes({.size = 1}, [](RankProcess& rank) {
-    const auto card = to_text(internal::encode(internal::own_card(*rank.options("card").store, 1)));
+    const auto card =
+        internal::to_text(internal::encode(internal::own_card(*rank.options("card").store, 1)));
     const auto refuse = [&](const std::string& name, const std::string& first,
                             const std::string& bytes, const char* what) {
       auto options = options_of(rank, "ucx:tcp", name);
