@@ -1,7 +1,6 @@
 #include "bench/recorder.hpp"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,9 +27,8 @@ Recorder::Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& r
       plan_(plan),
       record_(record),
       err_(err),
-      progress_(err, !options.quiet && !options.watch, plan.rows()) {
+      progress_(err, !options.quiet, plan.rows()) {
   if (options.format == Format::table) table_.emplace(out, options, plan);
-  if (options.watch) windows_.emplace(options.timing);
 }
 
 void Recorder::begin(World world) {
@@ -60,12 +58,9 @@ void Recorder::row(Row row) {
   if (options_.verbose)
     fmt::print(err_, "{} {}: {} warm-up calls, {} iterations\n", title(row.key),
                format_bytes(row.bytes), row.warmup_calls, row.time_us.n);
-  std::size_t number = record_.rows.size();
-  if (windows_) std::tie(number, row) = windows_->add(std::move(row));
   if (table_) table_->row(row);
   progress_.after_row(row);
-  if (number == record_.rows.size()) record_.rows.emplace_back();
-  record_.rows[number] = std::move(row);
+  record_.rows.push_back(std::move(row));
 }
 
 void Recorder::end_sweep() {
@@ -73,7 +68,7 @@ void Recorder::end_sweep() {
   // The record has the rows of one place after those of the other.
   std::ranges::stable_sort(rows, {}, [](const Row& row) { return row.key.place; });
   const std::size_t first_fit = record_.fits.size();
-  if (!windows_) add_fits(rows);
+  add_fits(rows);
   progress_.clear();
   if (table_) table_->end_sweep(rows, std::span(record_.fits).subspan(first_fit));
 }
@@ -83,14 +78,16 @@ void Recorder::end_early(bool interrupted, std::int64_t measured, const Plan& pa
   const std::string why =
       interrupted ? "interrupted"
                   : fmt::format("--max-total {} is over", format_duration(options_.max_total));
-  note(windows_ ? fmt::format("{} in pass {}; a row is of the last {}", why,
-                              measured / part.rows() + 1, plural(Windows::passes, "pass", "passes"))
-                : fmt::format("{}: {} of {} rows were not measured", why, part.rows() - measured,
-                              plan_.rows()));
+  note(fmt::format("{}: {} of {} rows were not measured", why, part.rows() - measured,
+                   plan_.rows()));
+}
+
+void Recorder::links(Links measured) {
+  if (options_.links) record_.links = std::move(measured.links);
+  record_.slow = std::move(measured.slow);
 }
 
 void Recorder::end() {
-  if (windows_) add_fits(record_.rows);
   progress_.clear();
   if (table_ && begun_) table_->end(record_);
 }

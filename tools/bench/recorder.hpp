@@ -11,7 +11,6 @@
 #include "bench/progress.hpp"
 #include "bench/record.hpp"
 #include "bench/table.hpp"
-#include "bench/watch.hpp"
 
 namespace tutti::tool {
 
@@ -31,7 +30,7 @@ class Recorder {
   /// The run ends before the next size. @param part  of the plan, that the backend supports.
   void end_early(bool interrupted, std::int64_t measured, const Plan& part);
   const World& world() const noexcept { return record_.world; }
-  void slow(std::vector<Slow> found) { record_.slow = std::move(found); }
+  void links(Links measured);
   void end();
 
  private:
@@ -43,7 +42,6 @@ class Recorder {
   std::FILE* err_;
   Progress progress_;
   std::optional<Table> table_{};
-  std::optional<Windows> windows_{};
   bool begun_ = false;
   std::size_t first_of_sweep_ = 0;
 };

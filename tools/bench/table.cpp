@@ -11,7 +11,7 @@
 #include <tutti/version.hpp>
 
 #include "common/text.hpp"
-#include "pairs/output.hpp"
+#include "links/table.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -101,13 +101,9 @@ Table::Table(std::FILE* out, const BenchOptions& options, const Plan& plan)
       options_(options),
       single_sweep_(plan.sweeps(options.joins_places()).size() == 1),
       one_table_(
-          !single_sweep_ && !options.watch &&
+          !single_sweep_ &&
           std::ranges::all_of(plan.blocks, [](const Block& b) { return b.bytes.size() == 1; })),
-      sort_rows_(options.request.order == Order::random && !options.watch) {
-  constexpr std::size_t heading_lines = 4;
-  if (options.watch)
-    live_.emplace(out, static_cast<std::size_t>(plan.rows()) + heading_lines * plan.blocks.size());
-}
+      sort_rows_(options.request.order == Order::random) {}
 
 void Table::begin(const BenchRecord& record, const Key& first) {
   const World& world = record.world;
@@ -161,7 +157,6 @@ void Table::begin_sweep(const Key& key, bool both) {
   both_ = both;
   out_of_place_.reset();
   const std::string text = heading(key);
-  if (live_) return live_->heading(title(key), text);
   if (one_table_ && text == std::exchange(last_heading_, text)) return;
   fmt::print(out_, "{}", text);
   std::fflush(out_);
@@ -206,19 +201,12 @@ void Table::print(const Row& row) {
     out_of_place_ = row;
     return;
   }
-  const std::string line = line_of(row);
-  if (live_) {
-    live_->line(fmt::format("{} {}", title(row.key), row.bytes), line);
-  } else {
-    fmt::print(out_, "{}", line);
-  }
-  if (!live_ || !live_->overwrites()) {
-    const auto print_wrong = [&](const Row& of) {
-      if (of.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(of));
-    };
-    if (out_of_place_) print_wrong(*out_of_place_);
-    print_wrong(row);
-  }
+  fmt::print(out_, "{}", line_of(row));
+  const auto print_wrong = [&](const Row& of) {
+    if (of.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(of));
+  };
+  if (out_of_place_) print_wrong(*out_of_place_);
+  print_wrong(row);
   out_of_place_.reset();
   std::fflush(out_);
 }
@@ -229,7 +217,6 @@ void Table::end_sweep(std::span<const Row> rows, std::span<const KeyedFit> fits)
     std::ranges::stable_sort(sorted, {}, &Row::bytes);
     for (const Row& row : sorted) print(row);
   }
-  if (live_) return;
   for (const KeyedFit& fit : fits) {
     std::string text = describe_fit(fit.fit);
     if (both_) text.replace(0, 3, fit.key.place == PlaceMode::out ? "out" : "in ");  // For "fit".
@@ -268,7 +255,11 @@ void Table::end(const BenchRecord& record) {
   if (!single_sweep_) fmt::print(out_, "\n");
   print_legend(record);
   if (record.rows.empty()) return;
-  fmt::print(out_, "{}", slow_lines(record.slow));
+  fmt::print(out_, "{}{}", links_table(record.links, record.world.size), slow_lines(record.slow));
+  if (options_.links && record.world.size == 2)
+    fmt::print(out_, "  two ranks have one link, which cannot be compared\n");
+  else if (options_.links && record.slow.empty())
+    fmt::print(out_, "  no rank and no link is slow\n");
   std::int64_t wrong = 0;
   bool checked = false;
   for (const Row& row : record.rows) {

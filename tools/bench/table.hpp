@@ -9,7 +9,6 @@
 
 #include "bench/options.hpp"
 #include "bench/record.hpp"
-#include "bench/watch.hpp"
 
 namespace tutti::tool {
 
@@ -43,7 +42,6 @@ class Table {
   bool sort_rows_;                     // Rows in random order are printed when complete.
   bool both_ = false;                  // Of the sweep.
   std::optional<Row> out_of_place_{};  // Waits for the row in place.
-  std::optional<LiveLines> live_{};    // With --watch.
 };
 
 /// The paths of the columns; the last one has the flags.

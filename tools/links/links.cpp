@@ -1,4 +1,4 @@
-#include "pairs/links.hpp"
+#include "links/links.hpp"
 
 #include <algorithm>
 #include <span>
@@ -146,24 +146,18 @@ class AllLinks {
  public:
   AllLinks(ProcessGroup& group, Control& control, const LinkTiming& timing)
       : group_(group), control_(control), bench_(group, timing.each) {
-    for (const Round& round : tournament(group.size())) {
-      for (const auto& [a, b] : round) links_.push_back({a, b, false, {}, {}, {}});
-      ends_.push_back(links_.size());
-    }
+    for (int a = 0; a < group.size(); ++a)
+      for (int b = a + 1; b < group.size(); ++b) links_.push_back({a, b, false, {}, {}, {}});
     wanted_.assign(links_.size(), 1);
   }
 
-  /// One pass over the wanted links.
-  void measure(bool at_once) {
-    std::size_t next = 0;
-    for (const std::size_t end : ends_) {
-      if (at_once) group_.barrier();
-      for (; next < end; ++next) {
-        if (wanted_[next] == 0) continue;
-        if (!at_once) group_.barrier();
-        Link& link = links_[next];
-        if (of(link, group_.rank())) bench_.measure(link);
-      }
+  /// One pass over the wanted links, one at a time: pairs that share cores or a switch disturb each
+  /// other.
+  void measure() {
+    for (std::size_t i = 0; i < links_.size(); ++i) {
+      if (wanted_[i] == 0) continue;
+      group_.barrier();
+      if (of(links_[i], group_.rank())) bench_.measure(links_[i]);
     }
   }
 
@@ -243,7 +237,6 @@ class AllLinks {
   Control& control_;
   LinkBench bench_;
   std::vector<Link> links_{};
-  std::vector<std::size_t> ends_{};     // Of the rounds in links_.
   std::vector<std::uint8_t> wanted_{};  // 1 for links to measure.
 };
 
@@ -259,30 +252,11 @@ void describe(Fields& fields, const Times& times) {
   fields("min", times.least, "of all samples");
 }
 
-std::vector<Round> tournament(int ranks) {
-  // The circle method: place 0 stays, the others move on. With an odd number the last place is
-  // empty.
-  const int places = ranks + ranks % 2;
-  const auto rank_at = [&](int place, int turn) {
-    return place == 0 ? 0 : 1 + (place - 1 + turn) % (places - 1);
-  };
-  std::vector<Round> rounds;
-  for (int turn = 0; turn < places - 1; ++turn) {
-    Round round;
-    for (int place = 0; place < places / 2; ++place) {
-      const auto [a, b] = std::minmax({rank_at(place, turn), rank_at(places - 1 - place, turn)});
-      if (b < ranks) round.emplace_back(a, b);
-    }
-    rounds.push_back(std::move(round));
-  }
-  return rounds;
-}
-
 Links measure_links(ProcessGroup& group, Control& control, const World& world,
                     const LinkTiming& timing) {
   const auto start = Clock::now();
   AllLinks all(group, control, timing);
-  for (int pass = 0; pass < timing.passes; ++pass) all.measure(timing.at_once);
+  for (int pass = 0; pass < timing.passes; ++pass) all.measure();
   std::vector<Slow> slow;
   // Load on the machine passes, so a repetition comes the later the more there were.
   std::chrono::milliseconds pause = first_pause;
@@ -294,7 +268,7 @@ Links measure_links(ProcessGroup& group, Control& control, const World& world,
     if (repeat == most_repeats || !all.want(slow)) break;
     std::this_thread::sleep_for(pause);
     pause *= pause_growth;
-    all.measure(false);
+    all.measure();
   }
   return {all.take(), std::move(slow)};
 }

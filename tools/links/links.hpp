@@ -2,21 +2,15 @@
 
 #include <chrono>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <tutti/process_group.hpp>
 
-#include "pairs/slow.hpp"
+#include "links/slow.hpp"
 #include "report/record.hpp"
 #include "run/control.hpp"
 
 namespace tutti::tool {
-
-/// Pairs of ranks, the lower rank first; no rank is in two of them.
-using Round = std::vector<std::pair<int, int>>;
-/// Every pair of ranks once: a round-robin tournament.
-std::vector<Round> tournament(int ranks);
 
 inline constexpr std::int64_t latency_bytes = 8;
 inline constexpr std::int64_t bandwidth_bytes = 256 * 1024;
@@ -42,8 +36,7 @@ struct Link {
 };
 
 struct LinkTiming {
-  int passes = 3;        ///< Over all pairs; each has a median of every link.
-  bool at_once = false;  ///< All pairs of a round at the same time.
+  int passes = 3;  ///< Over all pairs; each has a median of every link.
   std::chrono::nanoseconds each = std::chrono::milliseconds(5);  ///< Of a measurement in a pass.
   /// On rank 0: no pass begins after this time, and then nothing is named.
   std::chrono::nanoseconds budget = std::chrono::nanoseconds::max();

@@ -1,4 +1,4 @@
-#include "pairs/pairs.hpp"
+#include "links/links.hpp"
 
 #include <chrono>
 #include <cmath>
@@ -20,26 +20,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Names = std::vector<std::vector<std::int64_t>>;
-
-// The schedule.
-
-TEST(Tournament, EveryPairMeetsOnceAndNoRankTwiceInARound) {
-  for (int ranks = 2; ranks <= 9; ++ranks) {
-    std::set<std::pair<int, int>> met;
-    const std::vector<Round> rounds = tournament(ranks);
-    EXPECT_EQ(std::ssize(rounds), ranks + ranks % 2 - 1);
-    for (const Round& round : rounds) {
-      std::set<int> busy;
-      for (const auto& [a, b] : round) {
-        EXPECT_LT(a, b);
-        EXPECT_LT(b, ranks);
-        EXPECT_TRUE(busy.insert(a).second && busy.insert(b).second) << ranks;
-        EXPECT_TRUE(met.insert({a, b}).second) << ranks;
-      }
-    }
-    EXPECT_EQ(std::ssize(met), ranks * (ranks - 1) / 2);
-  }
-}
 
 // The rule, on synthetic times.
 
@@ -165,12 +145,16 @@ Decorate late(int slow_rank, int peer = -1) {
   };
 }
 
-PairsOptions local(int ranks, const Decorate& decorate = {}) {
-  PairsOptions options;
+/// An all_reduce of 10 iterations.
+BenchOptions local(int ranks, bool links, const Decorate& decorate = {}) {
+  BenchOptions options;
   options.ranks = ranks;
   options.backend = "local";
   options.format = Format::json;
-  options.timing = {.passes = 2, .each = 1ms};
+  options.request.collectives.values = {find_collective("all_reduce")};
+  options.request.sizes = parse_sizes("1K");
+  options.timing.iters = 10;
+  options.links = links;
   options.decorate = decorate;
   return options;
 }
@@ -181,37 +165,33 @@ std::set<Json> named(const Json& run) {
   return ranks;
 }
 
-TEST(Pairs, NameTheSlowRankAndEndWith3) {
-  const Result r = run(run_pairs, local(4, late(1)));
+TEST(Links, NameTheSlowRankAndEndWith3) {
+  const Result r = run(local(4, true, late(1)));
   EXPECT_EQ(r.code, Exit::found) << r.err;
   EXPECT_EQ(named(r.json), std::set<Json>{Json({1})}) << r.json.at("slow");
-  EXPECT_EQ(r.json.at("results").size(), 12U);
+  EXPECT_EQ(r.json.at("links").size(), 12U);
   // Repeated before it was named.
-  for (const Json& row : r.json.at("results"))
-    EXPECT_EQ(row.at("latency_us").at("n") == 6, row.at("from") == 1 || row.at("to") == 1) << row;
+  for (const Json& row : r.json.at("links"))
+    EXPECT_EQ(row.at("latency_us").at("n") == 7, row.at("from") == 1 || row.at("to") == 1) << row;
 }
 
-TEST(Pairs, NameTheSlowLink) {
-  const Result r = run(run_pairs, local(4, late(0, 3)));
+TEST(Links, NameTheSlowLink) {
+  const Result r = run(local(4, true, late(0, 3)));
   EXPECT_EQ(r.code, Exit::found) << r.err;
   EXPECT_EQ(named(r.json), std::set<Json>{Json({0, 3})}) << r.json.at("slow");
 }
 
-TEST(Pairs, NameNoRankAmongEqualRanks) {
+TEST(Links, NameNoRankAmongEqualRanks) {
   for (const int ranks : {2, 3, 4}) {
-    for (const bool at_once : {false, true}) {
-      PairsOptions options = local(ranks);
-      options.timing.at_once = at_once;
-      const Result r = run(run_pairs, options);
-      EXPECT_EQ(r.code, Exit::ok) << r.err;
-      EXPECT_TRUE(r.json.at("slow").empty()) << r.json.at("slow");
-      EXPECT_EQ(r.json.at("results").size(), static_cast<std::size_t>(ranks * (ranks - 1)));
-    }
+    const Result r = run(local(ranks, true));
+    EXPECT_EQ(r.code, Exit::ok) << r.err;
+    EXPECT_TRUE(r.json.at("slow").empty()) << r.json.at("slow");
+    EXPECT_EQ(r.json.at("links").size(), static_cast<std::size_t>(ranks * (ranks - 1)));
   }
 }
 
-TEST(Pairs, AWrongByteEndsTheRun) {
-  PairsOptions options = local(3, [](int rank, std::unique_ptr<Backend> inner) {
+TEST(Links, AWrongByteEndsTheRun) {
+  const Result r = run(local(3, true, [](int rank, std::unique_ptr<Backend> inner) {
     if (rank != 2) return inner;
     const auto change = [](std::span<const Op> ops, const Call& call, const Changed::Real& real) {
       Work work = real(ops, call);
@@ -222,26 +202,19 @@ TEST(Pairs, AWrongByteEndsTheRun) {
       return work;
     };
     return std::unique_ptr<Backend>(std::make_unique<Changed>(std::move(inner), change));
-  });
-  const Result r = run(run_pairs, options);
+  }));
   EXPECT_EQ(r.code, Exit::wrong_data);
   EXPECT_TRUE(contains(r.err, "rank 2: byte 1000 of 262144 from rank")) << r.err;
 }
 
 /// In an all_reduce all ranks wait for the slowest, so their times do not tell which it is.
-TEST(Pairs, BenchNamesTheSlowRankToo) {
-  BenchOptions options;
-  options.ranks = 3;
-  options.backend = "local";
-  options.format = Format::json;
-  options.request.collectives.values = {find_collective("all_reduce")};
-  options.request.sizes = parse_sizes("1K");
-  options.timing.iters = 10;
-  EXPECT_TRUE(run(options).json.at("slow").empty());
-  options.decorate = late(2);
+TEST(Links, BenchNamesTheSlowRankWithoutTheOptionToo) {
+  EXPECT_TRUE(run(local(3, false)).json.at("slow").empty());
+  BenchOptions options = local(3, false, late(2));
   const Result r = run(options);
   EXPECT_EQ(r.code, Exit::ok);
   EXPECT_EQ(named(r.json), std::set<Json>{Json({2})}) << r.json.at("slow");
+  EXPECT_FALSE(r.json.contains("links"));
   options.format = Format::table;
   Captured out;
   Captured err;
@@ -252,13 +225,8 @@ TEST(Pairs, BenchNamesTheSlowRankToo) {
 // Messages between pairs in `tutti bench`.
 
 BenchOptions messages(const char* pattern, int ranks) {
-  BenchOptions options;
-  options.ranks = ranks;
-  options.backend = "local";
-  options.format = Format::json;
+  BenchOptions options = local(ranks, false);
   options.request.collectives.values = {find_collective(pattern)};
-  options.request.sizes = parse_sizes("1K");
-  options.timing.iters = 10;
   options.timing.warmup = 1;
   return options;
 }

@@ -1,4 +1,4 @@
-#include "pairs/slow.hpp"
+#include "links/slow.hpp"
 
 #include <algorithm>
 #include <cmath>
