@@ -4,7 +4,6 @@
 
 #include <csignal>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -179,14 +178,6 @@ class OnSignal {
   bool aborted_ = false;
 };
 
-/// Prints a note to those who mean the iterations of nccl-tests by -n.
-void note_many_ranks(const RankSource& source, std::FILE* err) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (source.kind != RankSource::Kind::member && source.local_size > cores)
-    fmt::print(err, "note: {} on {}; iterations are --iters\n", plural(source.local_size, "rank"),
-               plural(cores, "core"));
-}
-
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   BenchOptions options = asked;
   if (!options.device) options.device = usual_device(options.backend);
@@ -209,7 +200,6 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
       options.timing.aggregate + (options.timing.check == Check::all ? 1 : 0);
   if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes, copies);
   if (writes) check_files(options);
-  if (!options.quiet) note_many_ranks(source, err);
   if (source.kind == RankSource::Kind::launches)
     return start_ranks(options, options.argv, options.patience);
 

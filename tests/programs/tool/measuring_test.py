@@ -1,13 +1,12 @@
 """What `tutti bench` measures besides calls one after the other, and the tables for it: measuring_test.py
 PATH_OF_TUTTI [unittest arguments]."""
 import json
-import os
 import pathlib
 import re
 import statistics
 import tempfile
 
-from driver import Program, main, tutti
+from driver import Program, main
 
 QUICK = ["-n", 2, "--backend", "local", "--min-time", "1ms", "--warmup", 1]
 WITH_WORK = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "scan",
@@ -33,16 +32,6 @@ class Overlap(Program):
         text = self.runs("bench", *QUICK, "-s", "1K", "--overlap")
         self.assertRegex(text, r"\n +size +overall µs +compute µs +comm µs +overlap +chk +iters\n"
                                r" +1 KiB +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+% +ok +\d+")
-
-
-class Ranks(Program):
-    def test_more_ranks_than_cores_are_named(self):
-        cores = len(os.sched_getaffinity(0))
-        for ranks in (cores, cores + 1):
-            done = tutti("bench", "-n", ranks, "--backend", "local", "-s", "8", "--iters", "1", "--warmup", "0")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            note = f"note: {ranks} ranks on {cores} core{'s' * (cores != 1)}; iterations are --iters\n"
-            self.assertEqual(note in done.stderr, ranks > cores, done.stderr)
 
 
 class Places(Program):
