@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -94,9 +93,9 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
 
   Workspace workspace(group.memory());
   std::int64_t measured = 0;
-  for (const std::span<const Block> sweep : part.sweeps(options.joins_places())) {
-    if (recorder != nullptr) recorder->begin_sweep(sweep);
-    for (const std::int64_t bytes : sweep.front().bytes) {
+  for (const Block& block : part.blocks) {
+    if (recorder != nullptr) recorder->begin_sweep(block.key());
+    for (const std::int64_t bytes : block.bytes) {
       const std::int64_t decision =
           agree(group, interrupt.asked()                           ? interrupted
                        : Clock::now() - start >= options.max_total ? out_of_time
@@ -105,12 +104,10 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
         if (recorder != nullptr) recorder->end_early(decision == interrupted, measured, part);
         return;
       }
-      for (const Block& block : sweep) {
-        if (recorder != nullptr) recorder->before_row(block, bytes);
-        Row row = measure(rank, control, workspace, block, bytes, options.timing);
-        ++measured;
-        if (recorder != nullptr) recorder->row(std::move(row));
-      }
+      if (recorder != nullptr) recorder->before_row(block, bytes);
+      Row row = measure(rank, control, workspace, block, bytes, options.timing);
+      ++measured;
+      if (recorder != nullptr) recorder->row(std::move(row));
     }
     if (recorder != nullptr) recorder->end_sweep();
   }

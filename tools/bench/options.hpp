@@ -22,9 +22,6 @@ struct BenchOptions : RunOptions, OutputOptions {
   bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.
   /// Time for which rank 0 waits for the other ranks' outcomes after its own run has failed.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
-  /// A size is measured out of place and in place before the next size; a table has one line of
-  /// both.
-  bool joins_places() const noexcept { return !timing.overlap; }
   // For tests.
   Interrupt* interrupt = nullptr;
 };

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "bench/options.hpp"
@@ -23,7 +22,7 @@ class Recorder {
 
   void begin(World world);
   void note(const std::string& text);
-  void begin_sweep(std::span<const Block> sweep);
+  void begin_sweep(const Key& key);
   void before_row(const Block& block, std::int64_t bytes);
   void row(Row row);
   void end_sweep();
@@ -34,8 +33,6 @@ class Recorder {
   void end();
 
  private:
-  void add_fits(std::span<const Row> rows);
-
   const BenchOptions& options_;
   const Plan& plan_;
   BenchRecord& record_;
