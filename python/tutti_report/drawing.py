@@ -44,8 +44,8 @@ def _draw_plot(axes, plot):
         if plot[name].get("log", True):
             (axes.set_xscale if name == "x" else axes.set_yscale)("log", base=2 if scale == "bytes" else 10)
         axis.set_major_formatter(lambda value, _, scale=scale: tick_text(scale, value))
-        axis.minorticks_off()
         axis.set_label_text(plot[name]["name"])
+    axes.minorticks_off()
     for line in drawable(plot):
         style = line.get("style", 0)
         joined, thin, color = line.get("joined", True), line.get("thin", False), COLORS[style % len(COLORS)]
