@@ -1,14 +1,20 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -21,15 +27,9 @@
 #include "common/exit_code.hpp"
 #include "common/option.hpp"
 #include "common/text.hpp"
-#include "compare/command.hpp"
 #include "inspect/diagnose.hpp"
 #include "inspect/doctor.hpp"
 #include "inspect/info.hpp"
-#include "pairs/command.hpp"
-#include "pairs/output.hpp"
-#include "pairs/pairs.hpp"
-#include "report/comparison.hpp"
-#include "report/page.hpp"
 #include "run/command.hpp"
 #include "run/launcher.hpp"
 #include "step/command.hpp"
@@ -39,21 +39,38 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::string_view present =
-    "run, bench, pairs, compare, check, report, info, diagnose, doctor, schema";
-constexpr std::array<std::string_view, 2> later{"topo", "completions"};
+constexpr std::array<std::string_view, 6> subcommands{"run",      "bench",  "info",
+                                                      "diagnose", "doctor", "schema"};
+/// Those of the Python program tutti-report, and their help.
+constexpr std::array<std::pair<const char*, const char*>, 3> of_report{
+    {{"compare", "which rows of a saved run are faster or slower than those of another"},
+     {"check", "rules that the rows of a saved run must fulfil"},
+     {"report", "a picture of saved runs"}}};
+
+/// Becomes tutti-report, as git becomes git-NAME. @throws Failure usage if it is not there.
+[[noreturn]] void start_report(char** argv) {
+  std::string program = "tutti-report";
+  const std::string name = argv[1];
+  argv[0] = program.data();
+  execvp(argv[0], argv);
+  refuse(
+      "{}: {} cannot be started: {}; it is installed with this program and with the Python package "
+      "tutti, and needs numpy, scipy and matplotlib",
+      name, program, std::generic_category().message(errno));
+}
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
 void check_subcommand(const std::vector<std::string>& argv) {
+  std::vector<std::string_view> all(subcommands.begin(), subcommands.end());
+  for (const auto& each : of_report) all.emplace_back(each.first);
+  const std::string present = fmt::format("{}", fmt::join(all, ", "));
   if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
   const std::string& name = argv[1];
-  for (const char* known : {"run", "bench", "pairs", "compare", "check", "report", "info",
-                            "diagnose", "doctor", "schema", "-h", "--help", "--version"})
-    if (name == known) return;
+  for (const char* option : {"-h", "--help", "--version"})
+    if (name == option) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
-  if (std::find(later.begin(), later.end(), name) != later.end())
-    refuse("subcommand '{}' is not in this release; there are: {}", name, present);
-  refuse("unknown subcommand '{}'; there are: {}", name, present);
+  if (std::ranges::find(all, name) == all.end())
+    refuse("unknown subcommand '{}'; there are: {}", name, present);
 }
 
 Exit print(std::string_view text) {
@@ -68,21 +85,11 @@ void define(CLI::App& app, const OptionList& options) {
     const std::string names(option.names);
     const std::string help(option.help);
     CLI::Option* added = std::visit(
-        [&]<typename T>(T value) -> CLI::Option* {
-          if constexpr (std::is_same_v<T, bool*>)
+        [&]<typename T>(T* value) {
+          if constexpr (std::is_same_v<T, bool>)
             return app.add_flag(names, *value, help);
-          else if constexpr (std::is_pointer_v<T>)
-            return app.add_option(names, *value, help);
           else
-            return app
-                .add_option_function<std::string>(names,
-                                                  [names, value](const std::string&) {
-                                                    refuse("option {} is not in this release{}{}",
-                                                           names, value.instead.empty() ? "" : ": ",
-                                                           value.instead);
-                                                  })
-                ->expected(0, 1)
-                ->group("");  // Not in the help.
+            return app.add_option(names, *value, help);
         },
         option.value);
     if (!option.type.empty()) added->type_name(std::string(option.type));
@@ -96,6 +103,8 @@ void define(CLI::App& app, const OptionList& options) {
 Exit run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
   check_subcommand(arguments);
+  for (const auto& each : of_report)
+    if (arguments[1] == each.first) start_report(argv);
 
   CLI::App app("Collective operations: measure the wire, see what is built.", "tutti");
   app.require_subcommand(1);
@@ -113,24 +122,7 @@ Exit run(int argc, char** argv) {
   StepCommand step_command;
   define(*step, step_command.options());
 
-  CLI::App* pairs =
-      app.add_subcommand("pairs", "latency and bandwidth between all ranks, and what is slow");
-  PairsCommand pairs_command;
-  define(*pairs, pairs_command.options());
-
-  CLI::App* compared =
-      app.add_subcommand("compare", "which rows of NEW are faster or slower than those of OLD");
-  CompareCommand compare_command;
-  define(*compared, compare_command.options());
-
-  CLI::App* checked = app.add_subcommand("check", "rules that the rows of a run must fulfil");
-  CheckCommand check_command;
-  define(*checked, check_command.options());
-
-  CLI::App* report =
-      app.add_subcommand("report", "saved runs of bench as one HTML page or picture");
-  ReportCommand report_command;
-  define(*report, report_command.options());
+  for (const auto& [name, help] : of_report) app.add_subcommand(name, help);
 
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
   std::string info_format = "text";
@@ -155,7 +147,7 @@ Exit run(int argc, char** argv) {
 
   CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what a command prints");
   std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench, step, compare or pairs (bench)", "COMMAND"}});
+  define(*schema, {{"command", &schema_of, "bench or step (bench)", "COMMAND"}});
 
   const bool runs = arguments[1] == "run";
   try {
@@ -171,12 +163,10 @@ Exit run(int argc, char** argv) {
 
   if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
   if (app.got_subcommand(schema)) {
-    constexpr Names<4> commands{"bench", "step", "compare", "pairs"};
-    constexpr std::array schemas{bench_schema, step_schema, comparison_schema, pairs_schema};
+    constexpr Names<2> commands{"bench", "step"};
+    constexpr std::array schemas{bench_schema, step_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
-  if (app.got_subcommand(compared)) return compare_command.run(stdout, stderr);
-  if (app.got_subcommand(checked)) return check_command.run(stdout);
   constexpr Names<2> formats{"text", "json"};
   if (app.got_subcommand(diagnosis)) {
     if (directory.empty()) refuse("diagnose: no directory; name that of TUTTI_TRACE_DIR");
@@ -188,12 +178,10 @@ Exit run(int argc, char** argv) {
     doctor_options.timeout = parse_timeout("--timeout", doctor_timeout);
     return run_doctor(doctor_options);
   }
-  if (app.got_subcommand(report)) return report_command.run();
   if (app.got_subcommand(info)) {
     const bool json = parse_choice("--format", info_format, formats) == 1;
     return print(json ? info_json() : info_text());
   }
-  if (app.got_subcommand(pairs)) return run_pairs(pairs_command.parse(arguments), stdout, stderr);
   if (bench->got_subcommand(step)) {
     if (arguments[2] != "step")
       refuse("'step' must come directly after 'bench': tutti bench step [options]");

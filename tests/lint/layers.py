@@ -32,11 +32,10 @@ TOOLS = [
     "common",
     "report",
     "run",
-    "pairs",
+    "links",
     "bench",
     "step",
     "inspect",
-    "compare",
 ]
 
 # A public header belongs to the folder with a source of its name. This table has headers without a source, or

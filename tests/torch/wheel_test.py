@@ -150,6 +150,9 @@ def check_contents(wheel, folder):
     assert {"libtutti.so", "libtutti_torch.so"} < of_wheel and len(of_wheel) == len(libraries), names
     assert any(name.startswith("_c10d.") for name in of_wheel), names
     assert not [name for name in names if name.endswith((".hpp", ".a", ".pc"))], names
+    scripts = next(name for name in names if name.endswith("entry_points.txt"))
+    assert "tutti-report = tutti_report.__main__:main" in pathlib.Path(folder, scripts).read_text(), names
+    assert "tutti_report/__main__.py" in names, names
     for path in libraries:
         dynamic = run("readelf", "-d", path)
         for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,8 +19,7 @@
 #include "common/host.hpp"
 #include "common/signals.hpp"
 #include "common/text.hpp"
-#include "pairs/links.hpp"
-#include "report/comparison.hpp"
+#include "links/links.hpp"
 #include "run/ending.hpp"
 #include "run/source.hpp"
 #include "run/world.hpp"
@@ -66,18 +63,21 @@ Plan supported_part(const ProcessGroup& group, const Plan& plan, const Request& 
   return part;
 }
 
-/// Looks for slow ranks and links, because in a collective all ranks wait for the slowest.
-std::vector<Slow> find_slow_links(ProcessGroup& group, Control& control, const Recorder* recorder,
-                                  bool in_time) {
+/// Measures the links: because in a collective all ranks wait for the slowest, or for --links.
+Links find_slow_links(ProcessGroup& group, Control& control, const Recorder* recorder, bool asked,
+                      bool in_time) {
   const bool can = on_host(group.memory()) && group.supports(Operation::send, DType::u8) &&
                    group.supports(Operation::recv, DType::u8);
-  if (!can || group.size() < 3 || group.size() > most_compared_ranks ||
-      agree(group, in_time ? 1 : 0) == 0)
-    return {};
-  const LinkTiming timing{
-      .passes = 2, .each = std::chrono::milliseconds(1), .budget = std::chrono::seconds(2)};
-  return measure_links(group, control, recorder != nullptr ? recorder->world() : World{}, timing)
-      .slow;
+  if (asked && !can)
+    throw Failure(Exit::unavailable,
+                  fmt::format("--links: backend {} has no send of u8", group.backend()));
+  const bool few = group.size() >= 3 && group.size() <= most_compared_ranks;
+  if (!can || !(asked || few) || agree(group, in_time ? 1 : 0) == 0) return {};
+  const LinkTiming timing = asked ? LinkTiming{}
+                                  : LinkTiming{.passes = 2,
+                                               .each = std::chrono::milliseconds(1),
+                                               .budget = std::chrono::seconds(2)};
+  return measure_links(group, control, recorder != nullptr ? recorder->world() : World{}, timing);
 }
 
 /// Runs the whole plan on one rank. `recorder` is null on ranks other than 0.
@@ -91,35 +91,29 @@ void run_plan(Rank& rank, const Plan& plan, const BenchOptions& options, bool th
 
   const Plan part = supported_part(group, plan, options.request, recorder);
 
-  Timing timing = options.timing;
-  if (options.watch) timing.samples = Samples::all;  // The windows need them.
   Workspace workspace(group.memory());
   std::int64_t measured = 0;
-  do {
-    for (const std::span<const Block> sweep : part.sweeps(options.joins_places())) {
-      if (recorder != nullptr) recorder->begin_sweep(sweep);
-      for (const std::int64_t bytes : sweep.front().bytes) {
-        const std::int64_t decision =
-            agree(group, interrupt.asked()                           ? interrupted
-                         : Clock::now() - start >= options.max_total ? out_of_time
-                                                                     : go_on);
-        if (decision != go_on) {
-          if (recorder != nullptr) recorder->end_early(decision == interrupted, measured, part);
-          return;
-        }
-        for (const Block& block : sweep) {
-          if (recorder != nullptr) recorder->before_row(block, bytes);
-          Row row = measure(rank, control, workspace, block, bytes, timing);
-          ++measured;
-          if (recorder != nullptr) recorder->row(std::move(row));
-        }
+  for (const Block& block : part.blocks) {
+    if (recorder != nullptr) recorder->begin_sweep(block.key());
+    for (const std::int64_t bytes : block.bytes) {
+      const std::int64_t decision =
+          agree(group, interrupt.asked()                           ? interrupted
+                       : Clock::now() - start >= options.max_total ? out_of_time
+                                                                   : go_on);
+      if (decision != go_on) {
+        if (recorder != nullptr) recorder->end_early(decision == interrupted, measured, part);
+        return;
       }
-      if (recorder != nullptr) recorder->end_sweep();
+      if (recorder != nullptr) recorder->before_row(block, bytes);
+      Row row = measure(rank, control, workspace, block, bytes, options.timing);
+      ++measured;
+      if (recorder != nullptr) recorder->row(std::move(row));
     }
-  } while (options.watch && measured > 0);
+    if (recorder != nullptr) recorder->end_sweep();
+  }
   const bool in_time = !interrupt.asked() && Clock::now() - start < options.max_total;
-  std::vector<Slow> slow = find_slow_links(group, control, recorder, in_time);
-  if (recorder != nullptr) recorder->slow(std::move(slow));
+  Links links = find_slow_links(group, control, recorder, options.links, in_time);
+  if (recorder != nullptr) recorder->links(std::move(links));
   // No rank leaves the group while a peer still needs the rank.
   group.barrier();
 }
@@ -145,22 +139,8 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bo
     record.status = Status::interrupted;
     return Exit::interrupted;
   }
-  return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;
-}
-
-/// Compares the finished run with older ones. The table is on stderr if stdout has another format.
-Exit compare_with(const std::vector<SavedRun>& baseline, const Report& report,
-                  const BenchOptions& options, std::FILE* out, std::FILE* err) {
-  const SavedRun run = parse_saved_run(to_json(report.run()), "this run");
-  Comparison comparison = compare(baseline, std::span(&run, 1), options.threshold, false);
-  comparison.old_name = options.baseline;
-  comparison.new_name = "this run";
-  if (options.format == Format::markdown)
-    fmt::print(out, "\n{}", comparison_markdown(comparison));
-  else
-    fmt::print(options.format == Format::table ? out : err, "\n{}", comparison_table(comparison));
-  flush(out);
-  return exit_of(comparison, false);
+  if (record.status == Status::wrong_data) return Exit::wrong_data;
+  return options.links && !record.slow.empty() ? Exit::found : Exit::ok;
 }
 
 /// Handles Ctrl-C and SIGTERM for the ranks of this process.
@@ -195,26 +175,21 @@ class OnSignal {
   bool aborted_ = false;
 };
 
-/// Prints a note to those who mean the iterations of nccl-tests by -n.
-void note_many_ranks(const RankSource& source, std::FILE* err) {
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (source.kind != RankSource::Kind::member && source.local_size > cores)
-    fmt::print(err, "note: {} on {}; iterations are --iters\n", plural(source.local_size, "rank"),
-               plural(cores, "core"));
-}
-
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   BenchOptions options = asked;
   if (!options.device) options.device = usual_device(options.backend);
   const bool on_cpu = options.device->type == DeviceType::cpu;
-  if (!on_cpu && (options.cold || options.timing.overlap))
-    refuse("{}: not supported on a device in this release; leave it out",
-           options.cold ? "--cold" : "--overlap");
+  if (!on_cpu && (options.cold || options.timing.overlap || options.links))
+    refuse("{}: not supported on a device in this release; leave it out", options.cold ? "--cold"
+                                                                          : options.links
+                                                                              ? "--links"
+                                                                              : "--overlap");
   const BackendChoice backend = choose_backend(options);
   const RankSource source = find_ranks(options, backend);
   const int size = source.group.size;
   const bool threads = source.kind == RankSource::Kind::threads;
   const bool writes = source.group.rank == 0;
+  if (options.links && size == 1) refuse("--links: one rank has no link; use at least 2 ranks");
   const Plan plan = make_plan(options.request, size);
   const Host host = this_host();
   // With --check all each call also has copies of its data.
@@ -222,9 +197,6 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
       options.timing.aggregate + (options.timing.check == Check::all ? 1 : 0);
   if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes, copies);
   if (writes) check_files(options);
-  std::vector<SavedRun> baseline;
-  if (writes && !options.baseline.empty()) baseline = read_saved_runs(options.baseline);
-  if (!options.quiet) note_many_ranks(source, err);
   if (source.kind == RankSource::Kind::launches)
     return start_ranks(options, options.argv, options.patience);
 
@@ -240,8 +212,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   Interrupt& interrupt = options.interrupt == nullptr ? own_interrupt : *options.interrupt;
   std::optional<Signals> signals;  // Before any other thread starts.
   if (options.handles_signals)
-    signals.emplace(
-        OnSignal(interrupt, writes && !options.quiet && !options.watch ? err : nullptr));
+    signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
 
   BenchRecord record{begin_record(backend, options)};
   record.notes = plan.notes;
@@ -267,10 +238,8 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
     record.duration_s = seconds(Clock::now() - start);
     recorder->end();
     const Exit code = judge(outcomes, options, interrupt.asked(), record, err);
-    const Report report = bench_report(record, options);
-    write(options, report, out);
-    if (code != Exit::ok || baseline.empty()) return code;
-    return compare_with(baseline, report, options, out, err);
+    write(options, bench_report(record, options), out);
+    return code;
   };
   return run_to_end(source, options, body, patience, conclude);
 }
@@ -283,7 +252,7 @@ std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks
                      static_cast<int>(timing.mode), timing.iters.value_or(0),
                      timing.warmup.value_or(-1), static_cast<int>(timing.rank_agg),
                      static_cast<int>(timing.check), timing.seed, timing.aggregate, timing.overlap,
-                     options.watch, options.cold);
+                     options.links, options.cold);
 }
 
 Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err) {

@@ -13,10 +13,6 @@ std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks
 
 /// Runs `tutti bench`. Writes results to `out`, progress and errors to `err`. @throws Failure for
 /// errors before the first measurement.
-/// What must be equal on all ranks: the plan, and options that decide on the number and kind of
-/// calls.
-std::string fingerprint(const Plan& plan, const BenchOptions& options, int ranks);
-
 Exit run_bench(const BenchOptions& options, std::FILE* out, std::FILE* err);
 
 }  // namespace tutti::tool

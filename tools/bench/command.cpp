@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "bench/other_testers.hpp"
 #include "bench/sizes.hpp"
 #include "common/duration.hpp"
 #include "common/exit_code.hpp"
@@ -73,7 +72,7 @@ Choice<const Collective*> parse_collectives(const std::vector<std::string>& argu
           if (!collective.makes_group) choice.add(&collective);
         continue;
       }
-      const Collective* found = find_by_any_name(item);
+      const Collective* found = find_collective(item);
       if (found == nullptr) {
         std::string known;
         for (const Collective& collective : collectives())
@@ -116,94 +115,59 @@ OptionList BenchCommand::options() {
   launch_texts_.add_to(list);
   const OptionList own{
       {"-s,--sizes", &sizes_, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
-      {"-b,--minbytes", &least_, "with -e: the smallest of a range of sizes", "SIZE", "Work"},
-      {"-e,--maxbytes", &most_, "the largest", "SIZE", "Work"},
-      {"--stepfactor", &factor_, "the factor between them (2); -f K, too", "K", "Work"},
-      {"-i,--stepbytes", &step_, "or the step", "SIZE", "Work"},
-      {"-d,--datatype,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
+      {"-d,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
       {"-o,--op", &ops_, "such as sum,max, or all (sum)", "LIST", "Work"},
-      {"-r,--root", &root_, "a rank, or all (0); -1: all", "R", "Work"},
-      {"--place", &place_,
-       "out, in or both, which has one line for a size,\nbut not with --watch or --overlap (out)",
-       "WHERE", "Work"},
+      {"-r,--root", &root_, "a rank, or all (0)", "R", "Work"},
+      {"--place", &place_, "out, in or both (out)", "WHERE", "Work"},
       {"--counts", &counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
        "Work"},
-      {"-m,--agg_iters,--aggregate", &aggregate_, "calls that a Coalesce sends as one (1)", "M",
-       "Work"},
+      {"-m,--aggregate", &aggregate_, "calls that a Coalesce sends as one (1)", "M", "Work"},
 
       {"--mode", &mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing"},
-      {"--min-time", &min_time_, "measure each size so long (0.5s; with --watch 0.1s)", "TIME",
-       "Timing"},
+      {"--min-time", &min_time_, "measure each size so long (0.5s)", "TIME", "Timing"},
       {"--iters", &iters_, "auto: at least 10 and --min-time", "N", "Timing"},
-      {"-w,--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
+      {"--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
       {"--overlap", &overlap_, "asynchronous calls, alone and with compute beside them", "",
        "Timing"},
-      {"--watch", &watch_, "measure again and again; a line is of the last 10 passes", "",
+      {"--links", &links_, "then measure the links between all ranks; one is slow: exit 3", "",
        "Timing"},
       {"--max-total", &max_total_, "measure no further size after it (10m)", "TIME", "Timing"},
       {"--order", &order_, "of the sizes: size or random", "ORDER", "Timing"},
       {"--cold", &cold_, "rotate over more memory than the cache holds", "", "Timing"},
-      {"-a,--average,--rank-agg", &rank_agg_,
-       "time of an iteration over ranks: max, mean, min, rank0; or 3, 1, 2, 0", "HOW", "Timing"},
+      {"-a,--rank-agg", &rank_agg_, "time of an iteration over ranks: max, mean, min, rank0", "HOW",
+       "Timing"},
       {"--percentiles", &percentiles_, "of the iterations (50,90,99)", "LIST", "Timing"},
 
-      {"-c,--check", &check_, "first, all or none of the calls (first); 1 and 0: first, none",
-       "WHICH", "Check"},
+      {"--check", &check_, "first, all or none of the calls (first)", "WHICH", "Check"},
       {"--seed", &seed_, "of the data and of --order random (0)", "S", "Check"},
 
       {"--samples", &samples_, "none, or all iterations, in the JSON", "WHICH", "Output"},
-      {"--baseline", &baseline_, "compare with this older run; slower: exit 1", "FILE", "Output"},
-      {"--threshold", &threshold_, "smaller differences from it do not count (5%)", "PERCENT",
-       "Output"},
       {"-q", &quiet_, "no progress and no notes", "", "Output"},
       {"-v", &verbose_, "tell about each size on stderr", "", "Output"},
       {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};
   list.insert(list.end(), own.begin(), own.end());
   output_texts_.add_to(list);
-  for (const auto& [names, instead] : options_not_here())
-    list.push_back({names, Option::Later{instead}});
   return list;
-}
-
-std::string BenchCommand::size_spec(const std::string& factor) const {
-  const bool range = !least_.empty() || !most_.empty() || !factor.empty() || !step_.empty();
-  if (!range) return sizes_;
-  if (!sizes_.empty())
-    refuse("-s {}: not together with -b, -e, -f, -i; leave one of them out", sizes_);
-  if (least_.empty() || most_.empty()) refuse("-b and -e belong together; or use -s 8:1G");
-  if (!factor.empty() && !step_.empty())
-    refuse("-f and -i exclude each other; leave one of them out");
-  if (least_.find_first_of(":,") != least_.npos || most_.find_first_of(":,") != most_.npos)
-    refuse("-b {} -e {}: each is one size; or use -s", least_, most_);
-  if (!step_.empty()) return fmt::format("{}:{}:+{}", least_, most_, step_);
-  return fmt::format("{}:{}:x{}", least_, most_, factor.empty() ? "2" : factor);
 }
 
 BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   BenchOptions options;
   launch_texts_.parse(options);
-  OutputTexts output = output_texts_;
-  std::string factor = factor_;
-  if (output.format.find_first_not_of("0123456789") == std::string::npos) {  // As in nccl-tests.
-    factor = output.format;
-    output.format = "table";
-  }
-  output.parse(options, argv);
+  output_texts_.parse(options, argv);
   options.handles_signals = true;
 
   Request& request = options.request;
   request.collectives = parse_collectives(collectives_);
   if (!dtypes_.empty())
     request.dtypes =
-        parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), find_dtype);
+        parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), parse_dtype);
   if (!ops_.empty())
     request.ops = parse_list<ReduceOp::Kind>("--op", ops_, first_values<ReduceOp::Kind>(named_ops),
                                              parse_named_op);
   if (!place_.empty()) request.places = parse_places(place_);
   if (!counts_.empty()) request.counts = parse_counts(counts_);
-  if (const std::string sizes = size_spec(factor); !sizes.empty())
-    request.sizes = parse_sizes(sizes);
-  request.all_roots = root_ == "all" || root_ == "-1";
+  if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);
+  request.all_roots = root_ == "all";
   if (!root_.empty() && !request.all_roots)
     request.root = static_cast<int>(parse_integer("--root", root_, 0, most_ranks - 1));
   request.order = parse_choice<Order>("--order", order_);
@@ -212,32 +176,23 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
 
   Timing& timing = options.timing;
   timing.mode = parse_choice<Mode>("--mode", mode_);
-  options.watch = watch_;
-  // A pass over the default sizes takes about a second.
-  timing.min_time = min_time_.empty()
-                        ? (watch_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(500))
-                        : parse_duration("--min-time", min_time_);
+  timing.min_time = parse_duration("--min-time", min_time_);
+  options.links = links_;
   timing.aggregate = parse_integer("--aggregate", aggregate_, 1, most_in_one_call);
   timing.overlap = overlap_;
   request.async_for = timing.overlap ? "--overlap" : timing.aggregate > 1 ? "--aggregate" : "";
   timing.iters = parse_count("--iters", iters_, 1);
   timing.warmup = parse_count("--warmup", warmup_, 0);
-  timing.rank_agg = parse_choice<RankAgg>("--rank-agg", own_rank_agg(rank_agg_));
-  timing.check = parse_choice<Check>("--check", check_ == "1"   ? "first"
-                                                : check_ == "0" ? "none"
-                                                                : check_);
+  timing.rank_agg = parse_choice<RankAgg>("--rank-agg", rank_agg_);
+  timing.check = parse_choice<Check>("--check", check_);
   timing.seed = request.seed;
   if (!percentiles_.empty()) {
     timing.percentiles = parse_percentiles(percentiles_);
     options.percentiles_given = true;
   }
-  if (samples_ == "summary") refuse("--samples summary is not in this release; use none or all");
   timing.samples = parse_choice<Samples>("--samples", samples_);
   options.cold = cold_;
-  if (!max_total_.empty())
-    options.max_total = parse_timeout("--max-total", max_total_);
-  else if (watch_)
-    options.max_total = std::chrono::nanoseconds::max();
+  options.max_total = parse_timeout("--max-total", max_total_);
 
   const auto keeps_samples = [](Format format) {
     return format != Format::table && format != Format::markdown;
@@ -249,8 +204,6 @@ BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
   if (timing.samples == Samples::all && !kept)
     refuse("--samples all: a table cannot show them; add -f json or --out FILE.json");
   if (quiet_ && verbose_) refuse("-q and -v exclude each other; leave one of them out");
-  options.baseline = baseline_;
-  options.threshold = parse_percent("--threshold", threshold_);
   options.quiet = quiet_;
   options.verbose = verbose_;
   return options;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <string>
 
 #include "bench/measure.hpp"
 #include "bench/plan.hpp"
@@ -17,17 +16,12 @@ struct BenchOptions : RunOptions, OutputOptions {
   bool percentiles_given = false;
   bool cold = false;
   std::chrono::nanoseconds max_total = std::chrono::minutes(10);
-  std::string baseline{};   ///< Files of an older run to compare with; empty: none.
-  double threshold = 0.05;  ///< Smaller differences from it do not count.
+  bool links = false;  ///< Measures the links between all ranks, too.
   bool quiet = false;
   bool verbose = false;
-  bool watch = false;            ///< Measures all sizes again and again, until it is interrupted.
   bool handles_signals = false;  ///< SIGINT and SIGTERM end the run early.
   /// Time for which rank 0 waits for the other ranks' outcomes after its own run has failed.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
-  /// A size is measured out of place and in place before the next size; a table has one line of
-  /// both.
-  bool joins_places() const noexcept { return !timing.overlap && !watch; }
   // For tests.
   Interrupt* interrupt = nullptr;
 };

@@ -11,6 +11,7 @@
 
 #include "bench/table.hpp"
 #include "common/duration.hpp"
+#include "links/table.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -26,14 +27,12 @@ void describe(Fields& fields, const BenchOptions& options) {
   const Request& request = options.request;
   std::vector<std::string> counts;
   for (const Counts& each : request.counts.values) counts.push_back(each.name());
-  std::optional<double> max_total;
-  if (options.max_total != std::chrono::nanoseconds::max()) max_total = seconds(options.max_total);
   fields("units", "GB=1e9,time=us", {.constant = true});
   fields("mode", timing.mode);
   fields("min_time_s", seconds(timing.min_time));
   fields("iters", timing.iters, {.at_least = 1, .instead = "auto"});
   fields("warmup", timing.warmup, {.at_least = 0, .instead = "auto"});
-  fields("max_total_s", max_total, {.instead = "none"});
+  fields("max_total_s", seconds(options.max_total));
   fields("timeout_s", seconds(options.timeout));
   fields("counts", counts, "as --counts has them");
   fields("order", request.order);
@@ -45,7 +44,7 @@ void describe(Fields& fields, const BenchOptions& options) {
   fields("samples", timing.samples);
   fields("aggregate", timing.aggregate, "calls in one Coalesce", {.at_least = 1});
   fields("overlap", timing.overlap);
-  fields("watch", options.watch, "rows are of the last passes; wrong elements of all");
+  fields("links", options.links);
 }
 
 Field describe_run(const BenchRecord& record, const BenchOptions& options) {
@@ -54,6 +53,8 @@ Field describe_run(const BenchRecord& record, const BenchOptions& options) {
     fields("config", [&](Fields& config) { describe(config, options); });
     fields("results", record.rows);
     fields("fit", record.fits);
+    fields("links", unless_empty(link_rows(record.links)), "in both directions; with --links",
+           {.omitted = true});
     fields("slow", record.slow, "ranks and links that are slower than the others");
     fields("avg_busbw", average_busbw(record.rows), "GB/s, of all rows that have a busbw");
   });

@@ -178,23 +178,6 @@ std::int64_t Plan::rows() const noexcept {
   return rows;
 }
 
-std::vector<std::span<const Block>> Plan::sweeps(bool join_places) const {
-  std::vector<std::span<const Block>> sweeps;
-  const auto same_but_place = [](Key a, const Key& b) {
-    a.place = b.place;
-    return a == b;
-  };
-  for (auto first = blocks.begin(); first != blocks.end();) {
-    auto last = first;
-    do {
-      ++last;
-    } while (join_places && last != blocks.end() && same_but_place(first->key(), last->key()));
-    sweeps.emplace_back(first, last);
-    first = last;
-  }
-  return sweeps;
-}
-
 std::string Plan::fingerprint(int ranks) const {
   std::string text;
   for (const Block& block : blocks) {

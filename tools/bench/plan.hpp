@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,8 +70,6 @@ struct Plan {
   std::vector<Block> blocks{};
   std::vector<std::string> notes{};  ///< Notes about calls that were left out.
   std::int64_t rows() const noexcept;
-  /// The blocks, one by one, or joined to runs that differ in the place alone.
-  std::vector<std::span<const Block>> sweeps(bool join_places) const;
   /// Fingerprint of everything that must be equal on all ranks, because options or a file of
   /// --counts may differ between hosts.
   std::string fingerprint(int ranks) const;

@@ -12,7 +12,7 @@
 
 #include "common/names.hpp"
 #include "common/statistics.hpp"
-#include "pairs/slow.hpp"
+#include "links/links.hpp"
 #include "report/record.hpp"
 
 // The record of a run of `tutti bench`: plain values.
@@ -91,7 +91,8 @@ struct KeyedFit {
 struct BenchRecord : RunRecord {
   std::vector<Row> rows{};
   std::vector<KeyedFit> fits{};
-  std::vector<Slow> slow{};  ///< Ranks and links that are slower than the others.
+  std::vector<Link> links{};  ///< With --links.
+  std::vector<Slow> slow{};   ///< Ranks and links that are slower than the others.
 };
 
 void describe(Fields& fields, const Row& row);

@@ -1,7 +1,5 @@
 #include "bench/recorder.hpp"
 
-#include <algorithm>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -11,16 +9,6 @@
 #include "common/text.hpp"
 
 namespace tutti::tool {
-namespace {
-
-/// The settings that the rows of a sweep share.
-Key key_of(std::span<const Block> sweep) {
-  Key key = sweep.front().key();
-  if (sweep.size() > 1) key.place.reset();
-  return key;
-}
-
-}  // namespace
 
 Recorder::Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& record,
                    std::FILE* out, std::FILE* err)
@@ -28,15 +16,14 @@ Recorder::Recorder(const BenchOptions& options, const Plan& plan, BenchRecord& r
       plan_(plan),
       record_(record),
       err_(err),
-      progress_(err, !options.quiet && !options.watch, plan.rows()) {
+      progress_(err, !options.quiet, plan.rows()) {
   if (options.format == Format::table) table_.emplace(out, options, plan);
-  if (options.watch) windows_.emplace(options.timing);
 }
 
 void Recorder::begin(World world) {
   record_.world = std::move(world);
   begun_ = true;
-  if (table_) table_->begin(record_, key_of(plan_.sweeps(options_.joins_places()).front()));
+  if (table_) table_->begin(record_, plan_.blocks.front().key());
 }
 
 void Recorder::note(const std::string& text) {
@@ -45,10 +32,10 @@ void Recorder::note(const std::string& text) {
   if (!options_.quiet) fmt::print(err_, "note: {}\n", text);
 }
 
-void Recorder::begin_sweep(std::span<const Block> sweep) {
+void Recorder::begin_sweep(const Key& key) {
   first_of_sweep_ = record_.rows.size();
   progress_.clear();
-  if (table_) table_->begin_sweep(key_of(sweep), sweep.size() > 1);
+  if (table_) table_->begin_sweep(key);
 }
 
 void Recorder::before_row(const Block& block, std::int64_t bytes) {
@@ -60,22 +47,20 @@ void Recorder::row(Row row) {
   if (options_.verbose)
     fmt::print(err_, "{} {}: {} warm-up calls, {} iterations\n", title(row.key),
                format_bytes(row.bytes), row.warmup_calls, row.time_us.n);
-  std::size_t number = record_.rows.size();
-  if (windows_) std::tie(number, row) = windows_->add(std::move(row));
   if (table_) table_->row(row);
   progress_.after_row(row);
-  if (number == record_.rows.size()) record_.rows.emplace_back();
-  record_.rows[number] = std::move(row);
+  record_.rows.push_back(std::move(row));
 }
 
 void Recorder::end_sweep() {
-  const std::span<Row> rows = std::span(record_.rows).subspan(first_of_sweep_);
-  // The record has the rows of one place after those of the other.
-  std::ranges::stable_sort(rows, {}, [](const Row& row) { return row.key.place; });
-  const std::size_t first_fit = record_.fits.size();
-  if (!windows_) add_fits(rows);
+  const std::span<const Row> rows = std::span(record_.rows).subspan(first_of_sweep_);
+  std::vector<Point> points;
+  for (const Row& row : rows)
+    points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
+  const std::optional<Fit> fit = fit_line(points);
+  if (fit) record_.fits.push_back({rows.front().key, *fit});
   progress_.clear();
-  if (table_) table_->end_sweep(rows, std::span(record_.fits).subspan(first_fit));
+  if (table_) table_->end_sweep(rows, fit);
 }
 
 void Recorder::end_early(bool interrupted, std::int64_t measured, const Plan& part) {
@@ -83,28 +68,18 @@ void Recorder::end_early(bool interrupted, std::int64_t measured, const Plan& pa
   const std::string why =
       interrupted ? "interrupted"
                   : fmt::format("--max-total {} is over", format_duration(options_.max_total));
-  note(windows_ ? fmt::format("{} in pass {}; a row is of the last {}", why,
-                              measured / part.rows() + 1, plural(Windows::passes, "pass", "passes"))
-                : fmt::format("{}: {} of {} rows were not measured", why, part.rows() - measured,
-                              plan_.rows()));
+  note(fmt::format("{}: {} of {} rows were not measured", why, part.rows() - measured,
+                   plan_.rows()));
+}
+
+void Recorder::links(Links measured) {
+  if (options_.links) record_.links = std::move(measured.links);
+  record_.slow = std::move(measured.slow);
 }
 
 void Recorder::end() {
-  if (windows_) add_fits(record_.rows);
   progress_.clear();
   if (table_ && begun_) table_->end(record_);
-}
-
-/// Fits a line to the rows of each sweep.
-void Recorder::add_fits(std::span<const Row> rows) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (i > 0 && rows[i].key == rows[i - 1].key) continue;
-    std::vector<Point> points;
-    for (const Row& row : rows.subspan(i))
-      if (row.key == rows[i].key)
-        points.push_back({static_cast<double>(row.bytes), row.percentiles_us.at(50)});
-    if (const auto fit = fit_line(points)) record_.fits.push_back({rows[i].key, *fit});
-  }
 }
 
 }  // namespace tutti::tool

@@ -4,14 +4,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "bench/options.hpp"
 #include "bench/progress.hpp"
 #include "bench/record.hpp"
 #include "bench/table.hpp"
-#include "bench/watch.hpp"
 
 namespace tutti::tool {
 
@@ -24,26 +22,23 @@ class Recorder {
 
   void begin(World world);
   void note(const std::string& text);
-  void begin_sweep(std::span<const Block> sweep);
+  void begin_sweep(const Key& key);
   void before_row(const Block& block, std::int64_t bytes);
   void row(Row row);
   void end_sweep();
   /// The run ends before the next size. @param part  of the plan, that the backend supports.
   void end_early(bool interrupted, std::int64_t measured, const Plan& part);
   const World& world() const noexcept { return record_.world; }
-  void slow(std::vector<Slow> found) { record_.slow = std::move(found); }
+  void links(Links measured);
   void end();
 
  private:
-  void add_fits(std::span<const Row> rows);
-
   const BenchOptions& options_;
   const Plan& plan_;
   BenchRecord& record_;
   std::FILE* err_;
   Progress progress_;
   std::optional<Table> table_{};
-  std::optional<Windows> windows_{};
   bool begun_ = false;
   std::size_t first_of_sweep_ = 0;
 };

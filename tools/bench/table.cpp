@@ -11,7 +11,7 @@
 #include <tutti/version.hpp>
 
 #include "common/text.hpp"
-#include "pairs/output.hpp"
+#include "links/table.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -59,16 +59,6 @@ std::vector<double> shown_percentiles(const BenchOptions& options) {
   return options.percentiles_given ? options.timing.percentiles : std::vector<double>{50, 99};
 }
 
-/// The columns of one place in a table that has both.
-std::vector<std::string> place_columns(const BenchOptions& options) {
-  std::vector<std::string> columns;
-  for (const double p :
-       options.percentiles_given ? options.timing.percentiles : std::vector<double>{50})
-    columns.push_back(fmt::format("time_us.p{:g}", p));
-  for (const char* column : {"algbw", "busbw", "wrong"}) columns.emplace_back(column);
-  return columns;
-}
-
 }  // namespace
 
 std::vector<std::string> bench_columns(const BenchOptions& options) {
@@ -99,15 +89,11 @@ std::string describe_fit(const Fit& fit) {
 Table::Table(std::FILE* out, const BenchOptions& options, const Plan& plan)
     : out_(out),
       options_(options),
-      single_sweep_(plan.sweeps(options.joins_places()).size() == 1),
+      single_sweep_(plan.blocks.size() == 1),
       one_table_(
-          !single_sweep_ && !options.watch &&
+          !single_sweep_ &&
           std::ranges::all_of(plan.blocks, [](const Block& b) { return b.bytes.size() == 1; })),
-      sort_rows_(options.request.order == Order::random && !options.watch) {
-  constexpr std::size_t heading_lines = 4;
-  if (options.watch)
-    live_.emplace(out, static_cast<std::size_t>(plan.rows()) + heading_lines * plan.blocks.size());
-}
+      sort_rows_(options.request.order == Order::random) {}
 
 void Table::begin(const BenchRecord& record, const Key& first) {
   const World& world = record.world;
@@ -141,27 +127,13 @@ std::string Table::heading(const Key& key) const {
   for (const double p : shown_percentiles(options_)) row.percentiles_us[p] = 0;
   const Field field = Fields::object(row);
   std::string text = single_sweep_ || one_table_ ? "" : fmt::format("\n{}\n", title(key));
-  if (!both_) {
-    std::vector<std::string> columns = bench_columns(options_);
-    columns.pop_back();  // The table has marks instead of flags.
-    return text + TableRow(field, columns).heading();
-  }
-  const std::string size = TableRow(field, {"bytes"}).heading();
-  const std::string place = TableRow(field, place_columns(options_)).heading();
-  // "µ" has two bytes and one column.
-  const auto columns = [](std::string_view line) {
-    return std::ranges::count_if(line, [](char c) { return (c & 0xc0) != 0x80; }) - 1;
-  };
-  text += fmt::format("{0:{1}}{2:>{3}}{4:>{3}}\n", "", columns(size), "out of place",
-                      columns(place), "in place");
-  return text + size.substr(0, size.size() - 1) + place.substr(0, place.size() - 1) + place;
+  std::vector<std::string> columns = bench_columns(options_);
+  columns.pop_back();  // The table has marks instead of flags.
+  return text + TableRow(field, columns).heading();
 }
 
-void Table::begin_sweep(const Key& key, bool both) {
-  both_ = both;
-  out_of_place_.reset();
+void Table::begin_sweep(const Key& key) {
   const std::string text = heading(key);
-  if (live_) return live_->heading(title(key), text);
   if (one_table_ && text == std::exchange(last_heading_, text)) return;
   fmt::print(out_, "{}", text);
   std::fflush(out_);
@@ -171,70 +143,32 @@ void Table::row(const Row& row) {
   if (!sort_rows_) print(row);
 }
 
-/// The line of a row; of two places it also has the row before.
-std::string Table::line_of(const Row& row) {
-  std::vector<Flag> flags = row.flags;
-  std::string line;
-  if (both_) {
-    const auto half = [&](const Row& of, std::vector<std::string> columns) {
-      std::string text = TableRow(Fields::object(of), columns).line();
-      text.pop_back();
-      return text;
-    };
-    const std::vector<std::string> columns = place_columns(options_);
-    for (const Flag flag : out_of_place_->flags)
-      if (!row.has(flag)) flags.push_back(flag);
-    line = half(*out_of_place_, {"bytes"}) + half(*out_of_place_, columns) + half(row, columns);
-  } else {
-    std::vector<std::string> columns = bench_columns(options_);
-    columns.pop_back();
-    line = TableRow(Fields::object(row), columns).line();
-    line.pop_back();
-  }
-  if (!flags.empty()) line += ' ';
-  for (const Flag flag : flags) line += marks[static_cast<std::size_t>(flag)];
-  if (one_table_) {
-    Key key = row.key;
-    if (both_) key.place.reset();
-    line += fmt::format("{:{}}{}", "", flags.size() < 4 ? 4 - flags.size() : 1, title(key));
-  }
+std::string Table::line_of(const Row& row) const {
+  std::vector<std::string> columns = bench_columns(options_);
+  columns.pop_back();
+  std::string line = TableRow(Fields::object(row), columns).line();
+  line.pop_back();
+  if (!row.flags.empty()) line += ' ';
+  for (const Flag flag : row.flags) line += marks[static_cast<std::size_t>(flag)];
+  if (one_table_)
+    line +=
+        fmt::format("{:{}}{}", "", row.flags.size() < 4 ? 4 - row.flags.size() : 1, title(row.key));
   return line + '\n';
 }
 
 void Table::print(const Row& row) {
-  if (both_ && !out_of_place_) {
-    out_of_place_ = row;
-    return;
-  }
-  const std::string line = line_of(row);
-  if (live_) {
-    live_->line(fmt::format("{} {}", title(row.key), row.bytes), line);
-  } else {
-    fmt::print(out_, "{}", line);
-  }
-  if (!live_ || !live_->overwrites()) {
-    const auto print_wrong = [&](const Row& of) {
-      if (of.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(of));
-    };
-    if (out_of_place_) print_wrong(*out_of_place_);
-    print_wrong(row);
-  }
-  out_of_place_.reset();
+  fmt::print(out_, "{}", line_of(row));
+  if (row.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(row));
   std::fflush(out_);
 }
 
-void Table::end_sweep(std::span<const Row> rows, std::span<const KeyedFit> fits) {
+void Table::end_sweep(std::span<const Row> rows, const std::optional<Fit>& fit) {
   if (sort_rows_) {
     std::vector<Row> sorted(rows.begin(), rows.end());
     std::ranges::stable_sort(sorted, {}, &Row::bytes);
     for (const Row& row : sorted) print(row);
   }
-  if (live_) return;
-  for (const KeyedFit& fit : fits) {
-    std::string text = describe_fit(fit.fit);
-    if (both_) text.replace(0, 3, fit.key.place == PlaceMode::out ? "out" : "in ");  // For "fit".
-    fmt::print(out_, "  {}\n", text);
-  }
+  if (fit) fmt::print(out_, "  {}\n", describe_fit(*fit));
 }
 
 void Table::print_legend(const BenchRecord& record) {
@@ -268,7 +202,11 @@ void Table::end(const BenchRecord& record) {
   if (!single_sweep_) fmt::print(out_, "\n");
   print_legend(record);
   if (record.rows.empty()) return;
-  fmt::print(out_, "{}", slow_lines(record.slow));
+  fmt::print(out_, "{}{}", links_table(record.links, record.world.size), slow_lines(record.slow));
+  if (options_.links && record.world.size == 2)
+    fmt::print(out_, "  two ranks have one link, which cannot be compared\n");
+  else if (options_.links && record.slow.empty())
+    fmt::print(out_, "  no rank and no link is slow\n");
   std::int64_t wrong = 0;
   bool checked = false;
   for (const Row& row : record.rows) {

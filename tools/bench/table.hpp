@@ -9,7 +9,6 @@
 
 #include "bench/options.hpp"
 #include "bench/record.hpp"
-#include "bench/watch.hpp"
 
 namespace tutti::tool {
 
@@ -22,16 +21,15 @@ class Table {
 
   /// `record` has the world, the backend and the notes so far.
   void begin(const BenchRecord& record, const Key& first);
-  /// `both`: each size has a row out of place and then one in place, in one line.
-  void begin_sweep(const Key& key, bool both);
+  void begin_sweep(const Key& key);
   void row(const Row& row);
-  /// `rows`: all rows of the sweep, and `fits` their fits.
-  void end_sweep(std::span<const Row> rows, std::span<const KeyedFit> fits);
+  /// `rows`: all rows of the sweep.
+  void end_sweep(std::span<const Row> rows, const std::optional<Fit>& fit);
   void end(const BenchRecord& record);
 
  private:
   void print(const Row& row);
-  std::string line_of(const Row& row);
+  std::string line_of(const Row& row) const;
   std::string heading(const Key& key) const;
   void print_legend(const BenchRecord& record);
 
@@ -40,10 +38,7 @@ class Table {
   bool single_sweep_;
   bool one_table_;  // Of sweeps with one row each: a row ends with its title.
   std::string last_heading_{};
-  bool sort_rows_;                     // Rows in random order are printed when complete.
-  bool both_ = false;                  // Of the sweep.
-  std::optional<Row> out_of_place_{};  // Waits for the row in place.
-  std::optional<LiveLines> live_{};    // With --watch.
+  bool sort_rows_;  // Rows in random order are printed when complete.
 };
 
 /// The paths of the columns; the last one has the flags.

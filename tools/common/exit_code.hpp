@@ -12,9 +12,8 @@ namespace tutti::tool {
 /// decides.
 enum class Exit : int {
   ok = 0,
-  gate = 1,  // A rule of `check` failed, or a row is slower.
   wrong_data = 2,
-  found = 3,  // diagnose, doctor or pairs found something wrong.
+  found = 3,  // diagnose, doctor or bench --links found something wrong. 1: tutti-report's.
   usage = 64,
   unavailable = 69,  // The backend or the launch is not available here.
   internal = 70,

@@ -9,14 +9,9 @@ namespace tutti::tool {
 
 /// An option of a command. CLI11 fills it with text in main.cpp; the command interprets it.
 struct Option {
-  /// Not in this release: refused by name instead of ignored.
-  struct Later {
-    std::string_view instead{};  ///< What to do without it; empty: nothing is known.
-  };
-
   std::string_view names;  ///< "-n,--ranks"; positional arguments have no dash.
   /// Options with a list may be repeated.
-  std::variant<std::string*, std::vector<std::string>*, bool*, Later> value;
+  std::variant<std::string*, std::vector<std::string>*, bool*> value;
   std::string_view help{};
   std::string_view type{};   ///< "TIME".
   std::string_view group{};  ///< Heading in the help.

@@ -56,13 +56,6 @@ double parse_number(std::string_view option, std::string_view text, std::string_
   return number;
 }
 
-double parse_percent(std::string_view option, std::string_view text) {
-  const std::string_view number = text.substr(0, text.size() - (text.ends_with('%') ? 1 : 0));
-  return parse_number(option, number, "of percent above 0 and below 100, such as 5%",
-                      [](double percent) { return percent > 0 && percent < 100; }) /
-         100;
-}
-
 std::size_t parse_choice(std::string_view option, std::string_view text,
                          std::span<const std::string_view> choices) {
   for (std::size_t i = 0; i < choices.size(); ++i)

@@ -28,9 +28,6 @@ std::optional<std::int64_t> parse_count(std::string_view option, std::string_vie
 double parse_number(std::string_view option, std::string_view text, std::string_view expected,
                     bool (*fits)(double));
 
-/// Reads "5%" or "5" as 0.05: above 0 and below 100 %. Refuses anything else, naming `option`.
-double parse_percent(std::string_view option, std::string_view text);
-
 /// Reads one of `choices` and returns its index. Refuses anything else, listing them.
 std::size_t parse_choice(std::string_view option, std::string_view text,
                          std::span<const std::string_view> choices);

@@ -6,8 +6,7 @@
 
 #include "report/fields.hpp"
 
-// The JSON that the tool prints. saved_run.hpp reads it; only these two sources include a JSON
-// library.
+// The JSON that the tool prints. Only this source includes a JSON library.
 
 namespace tutti::tool {
 

@@ -16,9 +16,9 @@
 
 namespace tutti::tool {
 
-enum class Format : std::uint8_t { table, json, ndjson, csv, markdown, svg, html };
+enum class Format : std::uint8_t { table, json, ndjson, csv, markdown };
 template <>
-inline constexpr Names<7> names_of<Format>{"table", "json", "ndjson", "csv", "md", "svg", "html"};
+inline constexpr Names<5> names_of<Format>{"table", "json", "ndjson", "csv", "md"};
 
 /// The format of a file by the ending of its name; empty for an unknown one.
 std::optional<Format> format_of(std::string_view path) noexcept;
@@ -34,8 +34,6 @@ struct OutputOptions {
 
 /// The destinations as text, from the command line.
 struct OutputTexts {
-  bool pictures = false;  ///< The formats svg and html are there: runs of `tutti bench`.
-  bool svg = false;       ///< The format svg is there.
   std::string format = "table";
   std::vector<std::string> files{};
   std::vector<std::string> env_allow{};
@@ -51,7 +49,6 @@ struct Report {
   std::span<const std::string_view> shared{};  ///< Fields of the run in CSV; see to_csv().
   std::function<std::string()> table{};        ///< Empty: printed during the run.
   std::function<std::string()> markdown{};
-  std::function<std::string()> svg{};  ///< Empty: drawn from the JSON, as a run of `tutti bench`.
 };
 
 /// Checks before the measurement that the files can be written. @throws Failure usage for a file

@@ -20,7 +20,7 @@ void describe(Fields& fields, const Summary& us) {
 }
 
 Column milliseconds(std::string heading, const Summary& us) {
-  return {std::move(heading), 10, fmt::format("{:.4g}", us.p50 / 1e3)};
+  return {std::move(heading), 9, fmt::format("{:.4g}", us.p50 / 1e3)};
 }
 
 void describe(Fields& fields, const Tool& tool) {

@@ -23,17 +23,12 @@ OptionList StepCommand::options() {
   OptionList list;
   launch_texts_.add_to(list);
   const OptionList own{
-      {"-m,--model", &model_, "resnet50, bert-base, gpt2 or uniform:NxSIZE (resnet50)", "NAME",
-       "Work"},
+      {"-m,--model", &model_, "resnet50 or uniform:NxSIZE (resnet50)", "NAME", "Work"},
       {"-d,--dtype", &dtype_, "of the gradients: f16, bf16, f32 or f64 (f32)", "TYPE", "Work"},
       {"--bucket", &buckets_, "sizes of a bucket, a row each (1M,5M,25M)", "SPEC", "Work"},
-      {"--first-bucket", &first_bucket_, "size of the first one (1M, at most --bucket)", "SIZE",
-       "Work"},
       {"--hook", &hook_, "all_reduce, fp16, bf16 or noop (all_reduce)", "NAME", "Work"},
       {"--as-view", &as_view_, "gradients live in the buckets", "", "Work"},
       {"--compute", &compute_, "of a step, on the processor; 0s: none (100ms)", "TIME", "Work"},
-      {"--overlap", &overlap_, "steps with overlap only", "", "Work"},
-      {"--no-overlap", &no_overlap_, "steps without overlap only", "", "Work"},
       {"--calls", &calls_, "also time an all_reduce of each gradient", "", "Work"},
 
       {"--rounds", &rounds_, "auto: at least 5 and --min-time", "N", "Timing"},
@@ -55,21 +50,10 @@ StepOptions StepCommand::parse(const std::vector<std::string>& argv) const {
   options.model = parse_model(model_, options.dtype);
   for (const Size& size : parse_sizes(buckets_))
     options.bucket_bytes.push_back(bytes_of(size, options.dtype));
-  if (!first_bucket_.empty()) {
-    const std::vector<Size> first = parse_sizes(first_bucket_);
-    if (first.size() != 1) refuse("--first-bucket '{}': expected one size", first_bucket_);
-    options.first_bucket_bytes = bytes_of(first.front(), options.dtype);
-  }
   options.hook = parse_choice<StepHook>("--hook", hook_);
   options.as_view = as_view_;
   options.compute = parse_duration("--compute", compute_);
   options.calls = calls_;
-  const bool computes = options.compute.count() > 0;
-  if (!computes && (overlap_ || no_overlap_))
-    refuse("--compute 0s: without compute there is no overlap; leave out --{}overlap",
-           overlap_ ? "" : "no-");
-  options.overlap = computes && (overlap_ || !no_overlap_);
-  options.no_overlap = computes && (no_overlap_ || !overlap_);
   options.rounds = parse_count("--rounds", rounds_, 1);
   options.warmup = parse_integer("--warmup", warmup_, 0, 1'000'000);
   options.min_time = parse_duration("--min-time", min_time_);

@@ -23,12 +23,9 @@ class StepCommand {
   std::string model_ = "resnet50";
   std::string dtype_ = "f32";
   std::string buckets_ = "1M,5M,25M";
-  std::string first_bucket_{};
   std::string hook_ = "all_reduce";
   bool as_view_ = false;
   std::string compute_ = "100ms";
-  bool overlap_ = false;
-  bool no_overlap_ = false;
   bool calls_ = false;
   std::string rounds_ = "auto";
   std::string warmup_ = "2";

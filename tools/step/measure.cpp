@@ -19,10 +19,6 @@
 
 namespace tutti::tool {
 
-std::int64_t StepOptions::first_bucket(std::int64_t bucket) const {
-  return first_bucket_bytes.value_or(std::min<std::int64_t>(bucket, 1 << 20));
-}
-
 void parts(Message& message, StepWrong& wrong) {
   message(wrong.rank, wrong.parameter, wrong.index, wrong.expected, wrong.got);
 }
@@ -79,7 +75,7 @@ std::vector<ddp::Parameter> parameters_of(const StepOptions& options, Device dev
 
 ddp::ReducerOptions reducer_options(const StepOptions& options, std::int64_t bucket_bytes) {
   ddp::ReducerOptions reducer;
-  reducer.first_bucket_cap = options.first_bucket(bucket_bytes);
+  reducer.first_bucket_cap = std::min(reducer.first_bucket_cap, bucket_bytes);
   reducer.bucket_cap = bucket_bytes;
   reducer.gradient_as_bucket_view = options.as_view;
   return reducer;
@@ -127,18 +123,8 @@ class Steps {
   }
 
   bool is_chosen(Part part) const {
-    switch (part) {
-      case compute:
-        return compute_.rounds() > 0;
-      case overlap:
-        return options_.overlap;
-      case no_overlap:
-        return options_.no_overlap;
-      case calls:
-        return options_.calls;
-      default:
-        return true;
-    }
+    if (part == calls) return options_.calls;
+    return part == communication || compute_.rounds() > 0;
   }
 
   /// Makes every chosen measurement once, and returns their time together. `counted`: keeps the
@@ -328,7 +314,6 @@ StepRow StepBench::measure(std::int64_t bucket_bytes) {
   if (group.rank() != 0) return {};
   StepRow row = make_row(ranks, options_, steps.reducer().buckets());
   row.bucket_bytes = bucket_bytes;
-  row.first_bucket_bytes = options_.first_bucket(bucket_bytes);
   return row;
 }
 

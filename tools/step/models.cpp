@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t most_parameters = 100'000;
 constexpr std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();
 
-/// Names parameters as torchvision and Hugging Face do.
+/// Names parameters as torchvision does.
 class ModelBuilder {
  public:
   explicit ModelBuilder(std::string_view name) { model_.name = name; }
@@ -25,20 +25,12 @@ class ModelBuilder {
   void add(std::string name, std::initializer_list<std::int64_t> shape) {
     model_.parameters.push_back({std::move(name), Shape(shape)});
   }
-  /// Weight and bias of a batch or layer normalization.
-  void norm(const std::string& name, std::int64_t width) {
-    add(name + ".weight", {width});
-    add(name + ".bias", {width});
-  }
-  void linear(const std::string& name, std::int64_t in, std::int64_t out) {
-    add(name + ".weight", {out, in});
-    add(name + ".bias", {out});
-  }
   /// A convolution without bias and its batch normalization.
   void conv(const std::string& name, const std::string& norm_name, std::int64_t in,
             std::int64_t out, std::int64_t kernel) {
     add(name + ".weight", {out, in, kernel, kernel});
-    norm(norm_name, out);
+    add(norm_name + ".weight", {out});
+    add(norm_name + ".bias", {out});
   }
   Model take() { return std::move(model_); }
 
@@ -64,49 +56,8 @@ Model resnet50() {
       in = expansion * planes;
     }
   }
-  model.linear("fc", in, 1000);
-  return model.take();
-}
-
-// Both transformers are 12 layers of width 768 with 3072 in the middle.
-constexpr int layers = 12;
-constexpr std::int64_t width = 768;
-constexpr std::int64_t middle = 4 * width;
-
-Model bert_base() {
-  ModelBuilder model("bert-base");
-  model.add("embeddings.word_embeddings.weight", {30522, width});
-  model.add("embeddings.position_embeddings.weight", {512, width});
-  model.add("embeddings.token_type_embeddings.weight", {2, width});
-  model.norm("embeddings.LayerNorm", width);
-  for (int layer = 0; layer < layers; ++layer) {
-    const std::string at = fmt::format("encoder.layer.{}.", layer);
-    for (const char* name : {"query", "key", "value"})
-      model.linear(at + "attention.self." + name, width, width);
-    model.linear(at + "attention.output.dense", width, width);
-    model.norm(at + "attention.output.LayerNorm", width);
-    model.linear(at + "intermediate.dense", width, middle);
-    model.linear(at + "output.dense", middle, width);
-    model.norm(at + "output.LayerNorm", width);
-  }
-  model.linear("pooler.dense", width, width);
-  return model.take();
-}
-
-Model gpt2() {
-  ModelBuilder model("gpt2");
-  model.add("wte.weight", {50257, width});
-  model.add("wpe.weight", {1024, width});
-  for (int layer = 0; layer < layers; ++layer) {
-    const std::string at = fmt::format("h.{}.", layer);
-    model.norm(at + "ln_1", width);
-    model.linear(at + "attn.c_attn", width, 3 * width);
-    model.linear(at + "attn.c_proj", width, width);
-    model.norm(at + "ln_2", width);
-    model.linear(at + "mlp.c_fc", width, middle);
-    model.linear(at + "mlp.c_proj", middle, width);
-  }
-  model.norm("ln_f", width);
+  model.add("fc.weight", {1000, in});
+  model.add("fc.bias", {1000});
   return model.take();
 }
 
@@ -142,9 +93,7 @@ Model parse_model(std::string_view text, DType dtype) {
   constexpr std::string_view prefix = "uniform:";
   if (text.starts_with(prefix)) return uniform(text, text.substr(prefix.size()), dtype);
   if (text == "resnet50") return resnet50();
-  if (text == "bert-base") return bert_base();
-  if (text == "gpt2") return gpt2();
-  refuse("--model '{}': unknown; known: resnet50 bert-base gpt2 uniform:NxSIZE", text);
+  refuse("--model '{}': unknown; known: resnet50 uniform:NxSIZE", text);
 }
 
 }  // namespace tutti::tool

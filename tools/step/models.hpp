@@ -22,8 +22,7 @@ struct Model {
   std::int64_t elements() const;
 };
 
-/// "resnet50" (He et al., CVPR 2016), "bert-base" (Devlin et al., NAACL 2019, uncased), "gpt2"
-/// (Radford et al., 2019, the smallest), or "uniform:NxSIZE", N parameters of SIZE each.
+/// "resnet50" (He et al., CVPR 2016), or "uniform:NxSIZE", N parameters of SIZE each.
 /// @throws Failure usage.
 Model parse_model(std::string_view text, DType dtype);
 

@@ -24,12 +24,9 @@ struct StepOptions : RunOptions, OutputOptions {
   Model model{};
   DType dtype = DType::f32;  ///< f16, bf16, f32 or f64.
   std::vector<std::int64_t> bucket_bytes{};
-  std::optional<std::int64_t> first_bucket_bytes{};  ///< Empty: 1 MiB, but at most a bucket.
   StepHook hook = StepHook::all_reduce;
   bool as_view = false;                  ///< Gradients live in the buckets.
   std::chrono::nanoseconds compute{};    ///< Of a step; 0: communication only.
-  bool overlap = true;                   ///< Measure steps with overlap.
-  bool no_overlap = true;                ///< Measure steps without overlap.
   bool calls = false;                    ///< Measure an all_reduce of each gradient.
   std::optional<std::int64_t> rounds{};  ///< Empty: at least 5 and min_time.
   std::int64_t warmup = 2;               ///< Rounds that are not counted.
@@ -38,8 +35,6 @@ struct StepOptions : RunOptions, OutputOptions {
   std::uint64_t seed = 0;
   /// Time for which rank 0 waits for the other ranks' outcomes after its own run has failed.
   std::chrono::nanoseconds patience = std::chrono::seconds(2);
-
-  std::int64_t first_bucket(std::int64_t bucket) const;
 };
 
 }  // namespace tutti::tool

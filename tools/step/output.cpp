@@ -21,13 +21,18 @@ constexpr std::array<std::string_view, 12> shared{
     "backend.transport", "world.size",      "world.hosts",  "config.model", "config.dtype",
     "config.hook",       "config.compute_s"};
 
-/// The columns of the two tables, which are one table in Markdown.
-const std::vector<std::string> steps{
-    "bucket_bytes",        "buckets",       "communication_us",       "compute_us", "overlap_us",
-    "overlap_steps_per_s", "no_overlap_us", "no_overlap_steps_per_s", "wrong"};
-const std::vector<std::string> details{
-    "bucket_bytes", "communication_gbps", "communication_cpu", "hidden",
-    "bound_us",     "overlap_over_bound", "calls_us",          "calls_over_communication"};
+/// The columns of the table.
+const std::vector<std::string> columns{"bucket_bytes",
+                                       "buckets",
+                                       "communication_us",
+                                       "communication_gbps",
+                                       "communication_cpu",
+                                       "compute_us",
+                                       "overlap_us",
+                                       "no_overlap_us",
+                                       "hidden",
+                                       "calls_us",
+                                       "wrong"};
 
 void describe_config(Fields& fields, const StepOptions& options) {
   const std::int64_t elements = options.model.elements();
@@ -36,14 +41,10 @@ void describe_config(Fields& fields, const StepOptions& options) {
   fields("elements", elements, "of all gradients", {.at_least = 1});
   fields("dtype", tutti::name_of(options.dtype), "f16, bf16, f32 or f64");
   fields("bucket_bytes", options.bucket_bytes, {.at_least = 1});
-  fields("first_bucket_bytes", options.first_bucket_bytes, "null: 1 MiB, but at most bucket_bytes",
-         {.at_least = 1});
   fields("hook", options.hook);
   fields("as_view", options.as_view, "gradients live in the buckets");
   fields("compute_s", seconds(options.compute), "processor time of the compute loop of a step",
          {.at_least = 0});
-  fields("overlap", options.overlap);
-  fields("no_overlap", options.no_overlap);
   fields("calls", options.calls);
   fields("rounds", options.rounds, {.at_least = 1, .instead = "auto"});
   fields("warmup", options.warmup, "rounds", {.at_least = 0});
@@ -79,59 +80,46 @@ std::string describe_steps(const StepOptions& options) {
       options.as_view ? ", gradients live in the buckets" : "");
 }
 
-/// The columns of both tables that have a value in this run.
-std::vector<std::string> present(const std::vector<std::string>& columns,
-                                 const StepOptions& options) {
+/// A line or a row of Markdown for each row of the run; only columns that have a value in this run.
+template <typename Heading, typename Line>
+std::string lines(const StepRecord& record, const StepOptions& options, Heading heading,
+                  Line line) {
   std::vector<std::string> kept;
   for (const std::string& column : columns) {
-    const bool here = column.starts_with("overlap")                    ? options.overlap
-                      : column.starts_with("no_overlap")               ? options.no_overlap
-                      : column.starts_with("calls")                    ? options.calls
-                      : column == "hidden"                             ? options.overlap
-                      : column == "compute_us" || column == "bound_us" ? options.compute.count() > 0
-                                                                       : true;
-    if (here) kept.push_back(column);
+    const bool needs_compute =
+        column == "compute_us" || column.find("overlap") != column.npos || column == "hidden";
+    if (needs_compute ? options.compute.count() > 0 : column != "calls_us" || options.calls)
+      kept.push_back(column);
   }
-  return kept;
+  std::string text;
+  for (const StepRow& row : record.rows) {
+    const TableRow cells(Fields::object(row), kept);
+    if (text.empty()) text = "\n" + (cells.*heading)();
+    text += (cells.*line)();
+  }
+  return text;
 }
 
-std::vector<TableRow> table_rows(const StepRecord& record,
-                                 const std::vector<std::string>& columns) {
-  std::vector<TableRow> rows;
-  for (const StepRow& row : record.rows) rows.emplace_back(Fields::object(row), columns);
-  return rows;
-}
-
-/// The tables, in at most 80 columns; empty without results.
+/// The table, in at most 80 columns without --calls; empty without results.
 std::string table(const StepRecord& record, const StepOptions& options) {
   if (record.rows.empty()) return {};  // The run ended before the first result.
   std::string text =
       fmt::format("tutti bench step {}  {}\n  {}\n  {}\n", library_version_string(),
                   describe_world(record), describe_model(options), describe_steps(options));
   for (const std::string& note : record.notes) text += paragraph("note: " + note);
-  for (const auto& columns : {steps, details}) {
-    const std::vector<TableRow> rows = table_rows(record, present(columns, options));
-    text += "\n" + rows.front().heading();
-    for (const TableRow& row : rows) text += row.line();
-  }
   const auto fewest = std::ranges::min_element(
       record.rows, {}, [](const StepRow& row) { return row.communication_us.n; });
-  return text + fmt::format("  medians of at least {}      {:.1f} s\n",
-                            plural(fewest->communication_us.n, "round"), record.duration_s);
+  return text + lines(record, options, &TableRow::heading, &TableRow::line) +
+         fmt::format("  medians of at least {}      {:.1f} s\n",
+                     plural(fewest->communication_us.n, "round"), record.duration_s);
 }
 
 std::string markdown(const StepRecord& record, const StepOptions& options) {
-  std::string text = markdown_head(
-      fmt::format("tutti bench step {}: {}", library_version_string(), describe_model(options)),
-      record);
-  text += fmt::format("\n{}\n", describe_steps(options));
-  if (record.rows.empty()) return text;
-  std::vector<std::string> columns = steps;
-  columns.insert(columns.end(), details.begin() + 1, details.end());
-  const std::vector<TableRow> rows = table_rows(record, present(columns, options));
-  text += "\n" + rows.front().markdown_heading();
-  for (const TableRow& row : rows) text += row.markdown_line();
-  return text;
+  return markdown_head(fmt::format("tutti bench step {}: {}", library_version_string(),
+                                   describe_model(options)),
+                       record) +
+         fmt::format("\n{}\n", describe_steps(options)) +
+         lines(record, options, &TableRow::markdown_heading, &TableRow::markdown_line);
 }
 
 }  // namespace

@@ -31,27 +31,7 @@ Column column(std::string heading, int width, const std::optional<double>& numbe
 }
 
 Column times(std::string heading, const std::optional<Summary>& us) {
-  return us ? milliseconds(std::move(heading), *us) : Column{std::move(heading), 10, "-"};
-}
-
-std::optional<double> per_second(const std::optional<Summary>& us) {
-  return us ? std::optional(1e6 / us->p50) : std::nullopt;
-}
-
-std::optional<double> ratio(const std::optional<double>& a, const std::optional<double>& b) {
-  return a && b ? std::optional(*a / *b) : std::nullopt;
-}
-
-std::optional<double> median_of(const std::optional<Summary>& us) {
-  return us ? std::optional(us->p50) : std::nullopt;
-}
-
-/// Steps of one kind, and their rate.
-void describe_steps(Fields& fields, const std::string& name, const std::optional<Summary>& us,
-                    const std::string& heading, std::string_view text) {
-  const auto rate = per_second(us);
-  fields(name + "_us", us, text, {.column = times(heading + "\nms", us)});
-  fields(name + "_steps_per_s", rate, {.column = column("\nsteps/s", 8, rate, "{:.4g}")});
+  return us ? milliseconds(std::move(heading), *us) : Column{std::move(heading), 9, "-"};
 }
 
 }  // namespace
@@ -68,8 +48,6 @@ void describe(Fields& fields, const StepRow& row) {
   fields("bucket_bytes", row.bucket_bytes,
          "the largest size of a bucket, unless one gradient is larger",
          {.at_least = 1, .column = {"bucket", 9, format_bytes(row.bucket_bytes)}});
-  fields("first_bucket_bytes", row.first_bucket_bytes, "the largest size of the first bucket",
-         {.at_least = 1});
   fields("buckets", row.buckets,
          {.at_least = 1, .column = {"buckets", 8, fmt::format("{}", row.buckets)}});
   fields("bytes", row.bytes, "of all buckets, alignment included", {.at_least = 0});
@@ -78,16 +56,18 @@ void describe(Fields& fields, const StepRow& row) {
          {.column = milliseconds("comm\nms", row.communication_us)});
   const double gbps = static_cast<double>(row.bytes) / row.communication_us.p50 * 1e-3;
   fields("communication_gbps", gbps, "GB/s: bytes / communication_us.p50",
-         {.at_least = 0, .column = column("comm\nGB/s", 9, gbps, "{:.3g}")});
+         {.at_least = 0, .column = column("comm\nGB/s", 7, gbps, "{:.3g}")});
   fields("communication_cpu", row.communication_cpu,
          "processors that a rank uses in a step without compute; of the rank that uses most",
-         {.at_least = 0, .column = column("comm\ncpu", 8, 100 * row.communication_cpu, "{:.0f}%")});
+         {.at_least = 0, .column = column("comm\ncpu", 6, 100 * row.communication_cpu, "{:.0f}%")});
   fields("compute_us", row.compute_us, "the compute loop of a step alone; null without one",
          {.column = times("compute\nms", row.compute_us)});
-  describe_steps(fields, "overlap", row.overlap_us, "overlap",
-                 "a step that marks gradients within the compute loop; null when not measured");
-  describe_steps(fields, "no_overlap", row.no_overlap_us, "no overlap",
-                 "a step that marks gradients after the compute loop; null when not measured");
+  fields("overlap_us", row.overlap_us,
+         "a step that marks gradients within the compute loop; null without one",
+         {.column = times("overlap\nms", row.overlap_us)});
+  fields("no_overlap_us", row.no_overlap_us,
+         "a step that marks gradients after the compute loop; null without one",
+         {.column = times("serial\nms", row.no_overlap_us)});
   fields("hidden", row.hidden(),
          "(communication + compute - overlap) / the smaller of communication and compute",
          {.column =
@@ -95,18 +75,16 @@ void describe(Fields& fields, const StepRow& row) {
                      "{:.0f}%")});
   fields("bound_us", row.bound_us(),
          "max(compute, communication) + communication * last_bucket_bytes / bytes",
-         {.column = column("bound\nms", 10, ratio(row.bound_us(), 1e3), "{:.4g}")});
-  const auto over_bound = ratio(median_of(row.overlap_us), row.bound_us());
-  fields("overlap_over_bound", over_bound,
-         {.column = column("overlap\n/ bound", 9, over_bound, "{:.3f}")});
+         {.at_least = 0});
+  const auto bound = row.bound_us();
+  const auto over_bound =
+      bound && row.overlap_us ? std::optional(row.overlap_us->p50 / *bound) : std::nullopt;
+  fields("overlap_over_bound", over_bound);
   fields("calls_us", row.calls_us, "an all_reduce of each gradient, in turn; null without --calls",
          {.column = times("calls\nms", row.calls_us)});
-  const auto calls = ratio(median_of(row.calls_us), row.communication_us.p50);
-  fields("calls_over_communication", calls,
-         {.column = column("calls\n/ comm", 9, calls, "{:.3g}")});
   fields("wrong", row.wrong, "elements, on all ranks; null under --check none",
          {.at_least = 0,
-          .column = {"check", 7,
+          .column = {"check", 6,
                      !row.wrong        ? "-"
                      : *row.wrong == 0 ? "ok"
                                        : "BAD"}});

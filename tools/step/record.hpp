@@ -24,7 +24,6 @@ struct StepWrong {
 /// The steps with one size of buckets.
 struct StepRow {
   std::int64_t bucket_bytes = 0;
-  std::int64_t first_bucket_bytes = 0;
   std::int64_t buckets = 0;
   std::int64_t bytes = 0;              ///< Of all buckets.
   std::int64_t last_bucket_bytes = 0;  ///< Of the bucket that is launched last.

@@ -1,17 +1,20 @@
 """Makes the tables and plots of docs/performance.md, and README's table, from the runs of contest.py.
 
-    report.py [--write] --build DIR RUNS PAGE
+    report.py [--write] RUNS PAGE
 
 A table stands between "<!-- made: NAME ARGUMENTS -->" and "<!-- end -->" in PAGE; a plot in the folder of the page's
-name, drawn by the program tools/draw of the build. Without --write the page and the plots are compared with the runs.
+name. Without --write the page and the descriptions of the plots are compared with the runs; --write needs matplotlib.
 Noisy cells are refused."""
 import argparse
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import textwrap
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
+
+from tutti_report.drawing import description, draw  # noqa: E402
 
 MADE = re.compile(r"(<!-- made: (.*?) -->\n)(.*?)(<!-- end -->)", re.S)
 # The library's ways between processes of one host, and the one between threads.
@@ -176,8 +179,8 @@ STYLES = ["tutti shm memory", "tutti gloo", "tutti auto", "tutti shm", "tutti lo
 LIMIT = 23  # Grey and dotted.
 
 
-def plot(runs, ranks, operation, draw):
-    """Time against size of every contestant, with the two limits of the machine."""
+def plot(runs, ranks, operation):
+    """Describes time against size of every contestant, with the two limits of the machine."""
     sizes = runs.sizes(ranks, operation)
     exchange = sorted(runs.cells[ranks, operation, size]["exchange_ns"][1] for size in sizes)[len(sizes) // 2] / 1000
     lines = [{"name": "exchange of cache lines", "marks": [[sizes[0], exchange], [sizes[-1], exchange]], "style": LIMIT, "thin": True}]
@@ -187,15 +190,13 @@ def plot(runs, ranks, operation, draw):
         style = STYLES.index(name) if name in STYLES else LIMIT
         lines.append({"name": "copy by all ranks" if name == "limit" else name, "marks": marks, "style": style,
                       "thin": name == "limit" or is_peer(name)})
-    described = {"title": f"{operation}, {ranks} ranks", "x": {"name": "size", "scale": "bytes"},
-                 "y": {"name": "time of a call, median", "scale": "us"}, "lines": lines}
-    return subprocess.run([draw], input=json.dumps(described), text=True, capture_output=True, check=True).stdout
+    return [{"title": f"{operation}, {ranks} ranks", "x": {"name": "size", "scale": "bytes"},
+             "y": {"name": "time of a call, median", "scale": "us"}, "lines": lines}]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("runs", type=pathlib.Path)
     parser.add_argument("page", type=pathlib.Path)
     options = parser.parse_args()
@@ -209,11 +210,13 @@ def main():
 
     page = options.page.read_text()
     made = {options.page: MADE.sub(table, page)}
-    for name in re.findall(r"\((?:performance/)([a-z_]+)_(\d+)\.svg\)", page):
-        made[options.page.with_suffix("") / f"{name[0]}_{name[1]}.svg"] = plot(runs, int(name[1]), name[0], options.build / "tools/draw")
-    different = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
+    different = [path for path, text in made.items() if path.read_text() != text]
+    for operation, ranks in re.findall(r"\((?:performance/)([a-z_]+)_(\d+)\.svg\)", page):
+        path, described = options.page.with_suffix("") / f"{operation}_{ranks}.svg", plot(runs, int(ranks), operation)
+        if not path.exists() or description(path.read_text()) != described:
+            different.append(path)
+            made[path] = draw(described).decode() if options.write else ""
     for path in different if options.write else []:
-        path.parent.mkdir(exist_ok=True)
         path.write_text(made[path])
     if different and not options.write:
         sys.exit("not made from the runs, make again with --write: " + ", ".join(map(str, different)))

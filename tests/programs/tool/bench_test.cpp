@@ -230,50 +230,6 @@ TEST(Bench, ComputeBesideACallThatSleepsIsHidden) {
   EXPECT_GE(hidden, 50);
 }
 
-TEST(Bench, AWatchKeepsTheLastPassesOfEverySize) {
-  Interrupt interrupt;
-  BenchOptions options = two_ranks(
-      1, [&, calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
-        Work work = real(ops, call);
-        ++*calls;
-        if (*calls == 5) out_bytes(ops)[0] ^= std::byte{1};  // Of the first pass, not checked.
-        if (*calls == 12 * 2 * 13) interrupt.ask();          // In pass 13, of two sizes.
-        return work;
-      });
-  options.request.sizes = parse_sizes("8,16");
-  options.watch = true;
-  options.interrupt = &interrupt;
-  options.max_total = std::chrono::nanoseconds::max();
-  const Result r = run(options);
-  EXPECT_EQ(r.code, Exit::interrupted) << r.err;
-  ASSERT_EQ(r.json.at("results").size(), 2U);
-  for (const Json& row : r.json.at("results")) {
-    EXPECT_EQ(row.at("time_us").at("n"), 100);  // Of the last ten passes.
-    EXPECT_EQ(row.at("wrong"), 0);
-    EXPECT_GT(row.at("busbw"), 0);
-    EXPECT_FALSE(row.contains("samples_us"));
-  }
-  EXPECT_TRUE(
-      contains(r.json.at("notes").dump(), "interrupted in pass 14; a row is of the last 10"))
-      << r.json.at("notes");
-  EXPECT_EQ(r.json.at("config").at("max_total_s"), "none");
-}
-
-TEST(Bench, AWatchDoesNotForgetAWrongElement) {
-  BenchOptions options = two_ranks(
-      1, [calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
-        Work work = real(ops, call);
-        if (++*calls == 1) out_bytes(ops)[0] ^= std::byte{1};
-        return work;
-      });
-  options.watch = true;
-  options.max_total = 300ms;
-  const Result r = run(options);
-  EXPECT_EQ(r.code, Exit::wrong_data) << r.err;
-  EXPECT_EQ(r.row().at("wrong"), 1);
-  EXPECT_EQ(r.row().at("first_wrong").at("rank"), 1);
-}
-
 TEST(Bench, WithoutACheckWrongIsUnknownNotZero) {
   BenchOptions options = two_ranks(0, {});
   options.timing.check = Check::none;
@@ -622,7 +578,7 @@ TEST(Members, ARankThatWasToldToMeasureSomethingElseEndsTheRunBeforeTheData) {
       [](BenchOptions& own) { own.timing.overlap = true; },
       [](BenchOptions& own) { own.timing.aggregate = 2; },
       [](BenchOptions& own) { own.timing.check = Check::all; },
-      [](BenchOptions& own) { own.watch = true; }};
+      [](BenchOptions& own) { own.links = true; }};
   for (const auto& change : others) {
     const std::vector<Member> members =
         run_members(two_ranks(0, {}), 3, [change](int rank, BenchOptions& own) {

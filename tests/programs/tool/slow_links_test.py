@@ -1,4 +1,4 @@
-"""`tutti pairs` and `tutti bench` over a network with a slow link and a slow rank:
+"""`tutti bench`, with and without --links, over a network with a slow link and a slow rank:
 slow_links_test.py PATH_OF_TUTTI PATH_OF_SLOW_NETWORK [unittest arguments]. Each rank has a network namespace."""
 import json
 import os
@@ -48,14 +48,14 @@ class SlowLinks(Program):
             self.skipTest(f"no network with limits here: {done.stdout}{done.stderr}")
         return json.loads(done.stdout)
 
-    def test_pairs_and_bench_name_the_slow_link_and_the_slow_rank(self):
-        for command in (["pairs"], ["bench", "-s", "1K", "--iters", "10"]):
+    def test_bench_names_the_slow_link_and_the_slow_rank(self):
+        for command in (["bench", "-s", "1K", "--iters", "10"], ["bench", "-s", "1K", "--iters", "10", "--links"]):
             with self.subTest(command=command):
                 slow = self.over_the_network(True, *command)["slow"]
                 self.assertEqual({tuple(each["ranks"]) for each in slow}, {SLOW_LINK, (SLOW_RANK,)}, slow)
 
     def test_no_rank_is_named_where_all_links_are_alike(self):
-        for command in (["pairs"], ["bench", "-s", "1K", "--iters", "10"]):
+        for command in (["bench", "-s", "1K", "--iters", "10"], ["bench", "-s", "1K", "--iters", "10", "--links"]):
             with self.subTest(command=command):
                 self.assertEqual(self.over_the_network(False, *command)["slow"], [])
 

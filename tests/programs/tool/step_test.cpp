@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -23,23 +24,13 @@ using Clock = std::chrono::steady_clock;
 
 // The models.
 
-TEST(StepModels, HaveThePublishedNumbersOfParameters) {
-  struct Published {
-    const char* name;
-    std::int64_t elements;
-    std::size_t tensors;
-  };
-  for (const auto& [name, elements, tensors] :
-       {Published{"resnet50", 25'557'032, 161}, Published{"bert-base", 109'482'240, 199},
-        Published{"gpt2", 124'439'808, 148}}) {
-    const Model model = parse_model(name, DType::f32);
-    EXPECT_EQ(model.name, name);
-    EXPECT_EQ(model.elements(), elements) << name;
-    EXPECT_EQ(model.parameters.size(), tensors) << name;
-    std::set<std::string> names;
-    for (const Model::Parameter& parameter : model.parameters) names.insert(parameter.name);
-    EXPECT_EQ(names.size(), tensors) << name;
-  }
+TEST(StepModels, ResNet50HasThePublishedNumberOfParameters) {
+  const Model model = parse_model("resnet50", DType::f32);
+  EXPECT_EQ(model.elements(), 25'557'032);
+  std::set<std::string> names;
+  for (const Model::Parameter& parameter : model.parameters) names.insert(parameter.name);
+  EXPECT_EQ(names.size(), 161U);
+  EXPECT_EQ(model.parameters.size(), 161U);
 }
 
 TEST(StepModels, AUniformModelHasTheSizeInBytesOrElements) {
@@ -91,8 +82,6 @@ StepOptions two_ranks() {
   options.ranks = 2;
   options.backend = "local";
   options.format = Format::json;
-  options.overlap = false;
-  options.no_overlap = false;
   return options;
 }
 
@@ -208,34 +197,26 @@ TEST(Step, ACallThatFailsEndsTheRunOfAllRanks) {
   EXPECT_TRUE(r.json.at("results").empty());
 }
 
-/// The shortest time between the launches of the first and the last bucket, over all steps.
-std::chrono::nanoseconds shortest_span(StepOptions options) {
-  options.compute = 40ms;
-  auto first = std::make_shared<Clock::time_point>();
-  auto shortest = std::make_shared<std::chrono::nanoseconds>(1h);
-  auto steps = std::make_shared<int>(0);
-  const Result r =
-      run(run_step, with_change(options, [=](auto ops, const Call& call, const auto& real) {
-            if (call.name == "ddp bucket 0") *first = Clock::now();
-            // Two checked steps; in each of three rounds a step without compute and the one that is
-            // measured here; two checked steps.
-            if (call.name == "ddp bucket 3")
-              if (const int i = (*steps)++; i >= 2 && i < 8 && i % 2 == 1)
-                *shortest = std::min<std::chrono::nanoseconds>(*shortest, Clock::now() - *first);
-            return real(ops, call);
-          }));
-  EXPECT_EQ(r.code, Exit::ok) << r.err;
-  return *shortest;
-}
-
+/// With overlap three quarters of the compute loop are between the launches of the first and the
+/// last bucket.
 TEST(Step, OverlapLaunchesBucketsWithinTheComputeLoop) {
   StepOptions options = two_ranks();
   options.warmup = 0;
-  options.overlap = true;
-  EXPECT_GT(shortest_span(options), 20ms);  // Three quarters of the loop are between the launches.
-  options.overlap = false;
-  options.no_overlap = true;
-  EXPECT_LT(shortest_span(options), 20ms);
+  options.compute = 40ms;
+  Clock::time_point first;
+  std::vector<std::chrono::nanoseconds> spans;
+  const Result r =
+      run(run_step, with_change(options, [&](auto ops, const Call& call, const auto& real) {
+            if (call.name == "ddp bucket 0") first = Clock::now();
+            if (call.name == "ddp bucket 3") spans.push_back(Clock::now() - first);
+            return real(ops, call);
+          }));
+  EXPECT_EQ(r.code, Exit::ok) << r.err;
+  // Two checked steps; in each of three rounds one without compute, one with overlap and one
+  // without; two checked steps.
+  ASSERT_EQ(spans.size(), 2U + 3 * 3 + 2);
+  EXPECT_GT(std::min({spans[3], spans[6], spans[9]}), 20ms);
+  EXPECT_LT(std::min({spans[4], spans[7], spans[10]}), 20ms);
 }
 
 }  // namespace

@@ -68,39 +68,30 @@ class Step(StepProgram):
                     self.check(run, 3, TIMES[:4])
                     self.assertIs(run["config"]["as_view"], bool(place))
 
-    def test_the_named_models_have_the_buckets_of_their_size(self):
-        for model, parameters, elements in (("resnet50", 161, 25557032), ("bert-base", 199, 109482240),
-                                            ("gpt2", 148, 124439808)):
-            run = self.record("-n", 1, *small(model=model, bucket="1M,25M", compute="0s", rounds=1, check="none", dtype="bf16"))
-            self.assertEqual((run["config"]["parameters"], run["config"]["elements"]), (parameters, elements))
-            narrow, wide = run["results"]
-            self.assertGreater(narrow["buckets"], wide["buckets"])
-            for row in (narrow, wide):
-                self.assertGreaterEqual(row["bytes"], 2 * elements)
-                self.assertLess(row["bytes"], 2 * elements + 64 * parameters)
-                self.assertLessEqual(row["first_bucket_bytes"], 1 << 20)
-            self.assertGreaterEqual(wide["buckets"], 2 * elements // (25 << 20))
+    def test_the_named_model_has_the_buckets_of_its_size(self):
+        parameters, elements = 161, 25557032
+        run = self.record("-n", 1, *small(model="resnet50", bucket="1M,25M", compute="0s", rounds=1, check="none", dtype="bf16"))
+        self.assertEqual((run["config"]["parameters"], run["config"]["elements"]), (parameters, elements))
+        narrow, wide = run["results"]
+        self.assertGreater(narrow["buckets"], wide["buckets"])
+        for row in (narrow, wide):
+            self.assertGreaterEqual(row["bytes"], 2 * elements)
+            self.assertLess(row["bytes"], 2 * elements + 64 * parameters)
+        self.assertGreaterEqual(wide["buckets"], 2 * elements // (25 << 20))
 
     def test_buckets_have_the_sizes_that_were_asked_for(self):
-        run = self.record("-n", 1, *small(model="uniform:8x4K", bucket="8K,4K"), "--first-bucket", "4K")
+        run = self.record("-n", 1, *small(model="uniform:8x4K", bucket="8K,4K"))
         wide, narrow = run["results"]
-        self.assertEqual((wide["buckets"], wide["last_bucket_bytes"], wide["bytes"]), (5, 4096, 8 * 4096))
+        self.assertEqual((wide["buckets"], wide["last_bucket_bytes"], wide["bytes"]), (4, 8192, 8 * 4096))
         self.assertEqual((narrow["buckets"], narrow["last_bucket_bytes"]), (8, 4096))
 
     def test_only_the_chosen_kinds_of_steps_are_measured(self):
-        for options, times in ((["--overlap"], ["communication_us", "compute_us", "overlap_us"]),
-                               (["--no-overlap"], ["communication_us", "compute_us", "no_overlap_us"]),
-                               (["--overlap", "--no-overlap"], TIMES[:4]),
-                               (["--calls"], TIMES),
-                               (["--calls"], ["communication_us", "calls_us"])):
-            alone = times[1] == "calls_us"
-            run = self.record("-n", 2, "--backend", "local", *small(compute="0s" if alone else "1ms"), *options)
+        for compute, options, times in (("1ms", [], TIMES[:4]), ("1ms", ["--calls"], TIMES), ("0s", [], TIMES[:1]),
+                                        ("0s", ["--calls"], ["communication_us", "calls_us"])):
+            run = self.record("-n", 2, "--backend", "local", *small(compute=compute), *options)
             self.check(run, 2, times)
             for row in run["results"]:
-                self.assertEqual(row["hidden"] is not None, "overlap_us" in times)
-                self.assertEqual(row["bound_us"] is not None, "compute_us" in times)
-                self.assertEqual(row["overlap_steps_per_s"] is not None, "overlap_us" in times)
-                self.assertEqual(row["calls_over_communication"] is not None, "calls_us" in times)
+                self.assertEqual((row["hidden"] is not None, row["bound_us"] is not None), 2 * (compute != "0s",))
 
     def test_the_numbers_follow_from_the_times(self):
         run = self.record("-n", 2, "--backend", "local", *small(), "--calls")
@@ -108,46 +99,40 @@ class Step(StepProgram):
             times = {name: row[name]["p50"] for name in TIMES}
             communication, compute, overlap = times["communication_us"], times["compute_us"], times["overlap_us"]
             bound = max(communication, compute) + communication * row["last_bucket_bytes"] / row["bytes"]
-            for name, value in (("overlap_steps_per_s", 1e6 / overlap),
-                                ("no_overlap_steps_per_s", 1e6 / times["no_overlap_us"]),
-                                ("hidden", (communication + compute - overlap) / min(communication, compute)),
+            for name, value in (("hidden", (communication + compute - overlap) / min(communication, compute)),
                                 ("bound_us", bound), ("overlap_over_bound", overlap / bound),
-                                ("communication_gbps", row["bytes"] / communication / 1000),
-                                ("calls_over_communication", times["calls_us"] / communication)):
+                                ("communication_gbps", row["bytes"] / communication / 1000)):
                 self.assertAlmostEqual(row[name] / value, 1, places=9, msg=name)
             self.assertGreaterEqual(compute, 500)  # Of 1 ms of processor time.
             self.assertGreaterEqual(row["no_overlap_us"]["min"], 500)
 
     def test_rounds_go_on_for_the_time_that_was_asked_for(self):
         run = self.record("-n", 2, "--backend", "local", "--model", "uniform:1x64", "--bucket", "1M", "--compute", "1ms",
-                          "--overlap", "--min-time", "100ms")
+                          "--min-time", "100ms")
         row = run["results"][0]
         self.assertGreaterEqual(row["communication_us"]["n"], 5)
-        self.assertGreaterEqual(row["overlap_us"]["n"] * (row["overlap_us"]["max"] + row["compute_us"]["max"]
-                                                          + row["communication_us"]["max"]), 100e3)
+        self.assertGreaterEqual(row["overlap_us"]["n"] * sum(row[name]["max"] for name in TIMES[:4]), 100e3)
 
     def test_the_json_follows_the_schema(self):
         runs = [self.record("-n", 2, *small(), "--calls"),
-                self.record("-n", 1, *small(compute="0s", check="none"), "--first-bucket", "1K")]
+                self.record("-n", 1, *small(compute="0s", check="none"))]
         self.check_schema("step", runs, ({"schema_version": 2}, {"status": "fine"}, {"surprise": 1}),
                           ({"wrong": -1}, {"buckets": "many"}, {"compute_us": {"n": 1}}))
 
     def test_the_tables_fit_and_say_what_was_measured(self):
-        text = self.steps("-n", 3, "--backend", "local", *small(), "--calls")
+        text = self.steps("-n", 3, "--backend", "local", *small())
         for line in text.splitlines():
             self.assertLessEqual(len(line), 80, line)
             self.assertEqual(line, line.rstrip())
         self.assertRegex(text, r"^tutti bench step \S+  3 ranks / 1 host  local\n")
         self.assertIn("\n  uniform:9x10000e  9 gradients  351.6 KiB of f32\n  hook all_reduce, 1 ms of compute a step\n", text)
         for bucket in ("64 KiB", "100 KiB"):
-            self.assertRegex(text, rf"\n +{bucket} +\d( +[\d.]+){{6}} +ok\n")
-            self.assertRegex(text, rf"\n +{bucket} +[\d.]+ +\d+% +-?\d+%( +[\d.]+){{4}}\n")
+            self.assertRegex(text, rf"\n +{bucket} +\d( +[\d.]+){{2}} +\d+%( +[\d.]+){{3}} +-?\d+% +ok\n")
         self.assertRegex(text, r"\n  medians of at least 2 rounds +[\d.]+ s\n$")
-        for absent, options in ((["compute", "overlap", "hidden", "calls"], small(compute="0s")),
-                                (["no overlap", "calls"], [*small(), "--overlap"])):
-            text = self.steps("-n", 1, *options).split("\n\n", 1)[1]
-            for word in absent:
-                self.assertNotIn(word, text)
+        heading = self.steps("-n", 1, *small(compute="0s"), "--calls").split("\n\n", 1)[1]
+        for word in ("compute", "overlap", "serial", "hidden"):
+            self.assertNotIn(word, heading)
+        self.assertRegex(heading, r"comm +comm +calls\n +bucket +buckets +ms +GB/s +cpu +ms +check\n")
 
     def test_every_format_has_the_numbers_of_the_json(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -181,11 +166,8 @@ class Step(StepProgram):
                 ([*two, "--dtype", "i32"], ["'i32'", "bf16"]),
                 ([*two, "--bucket", "0"], ["'0'"]),
                 ([*two, "--bucket", "1Q"], ["'1Q'"]),
-                ([*two, "--first-bucket", "1K,2K"], ["--first-bucket '1K,2K'"]),
                 ([*two, "--hook", "power_sgd"], ["'power_sgd'", "all_reduce"]),
                 ([*two, "--compute", "fast"], ["--compute 'fast'"]),
-                ([*two, "--compute", "0s", "--overlap"], ["--compute 0s", "--overlap"]),
-                ([*two, "--compute", "0s", "--no-overlap"], ["--compute 0s", "--no-overlap"]),
                 ([*two, "--rounds", "0"], ["--rounds '0'"]),
                 ([*two, "--warmup", "-1"], ["--warmup"]),
                 ([*two, "--min-time", "1"], ["--min-time '1'"]),
@@ -208,7 +190,7 @@ class Step(StepProgram):
 
     def test_help_names_the_options(self):
         text = self.steps("--help")
-        for option in ("--model", "--bucket", "--hook", "--compute", "--no-overlap", "--calls", "--rounds", "--device"):
+        for option in ("--model", "--bucket", "--hook", "--compute", "--calls", "--rounds", "--device"):
             self.assertIn(option, text)
 
 

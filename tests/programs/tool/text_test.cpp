@@ -60,13 +60,6 @@ TEST(Text, DurationsNeedAUnit) {
   }
 }
 
-TEST(Text, PercentsAreAboveZeroAndBelowAHundred) {
-  EXPECT_DOUBLE_EQ(parse_percent("--threshold", "5%"), 0.05);
-  EXPECT_DOUBLE_EQ(parse_percent("--threshold", "2.5"), 0.025);
-  for (const char* bad : {"", "%", "0%", "100%", "-1%", "5%%", "five", "nan"})
-    EXPECT_THROW((void)parse_percent("--threshold", bad), Failure) << bad;
-}
-
 TEST(Text, AnIntegerOutsideOfItsRangeIsRefusedWithTheRange) {
   EXPECT_EQ(parse_integer("-n", "4096", 1, 4096), 4096);
   for (const char* bad : {"0", "4097", "-1", "", "2x", "x", "1.0", "99999999999999999999"}) {
