@@ -155,7 +155,7 @@ void allocate_part(const Descriptor& file, std::size_t begin, std::size_t bytes,
 }
 
 bool Segment::return_pages(std::size_t begin, std::size_t bytes) noexcept {
-  // Not fallocate(), which libraries that register memory for a network card do not see: the card
+  // Not fallocate(), which libraries that register memory for a network place do not see: the place
   // would go on using the pages.
   return ::madvise(data_ + begin, bytes, MADV_REMOVE) == 0;
 }

@@ -15,7 +15,7 @@
 namespace [[gnu::visibility("default")]] tutti {
 
 namespace internal {
-struct [[gnu::visibility("hidden")]] RankCard;
+struct [[gnu::visibility("hidden")]] RankPlace;
 }
 
 /// The arguments of BackendEntry::make, on one rank.
@@ -38,7 +38,7 @@ struct BackendInit {
   /// Set in a part of another group.
   std::shared_ptr<const WholeGroup> whole{};
   /// For backends in the tree: the place of each rank. Empty: the ranks have not exchanged them.
-  std::vector<std::shared_ptr<const internal::RankCard>> cards{};
+  std::vector<std::shared_ptr<const internal::RankPlace>> places{};
 
   /// The arguments for a sub-group of this group.
   BackendInit part(const SplitInit& split) const;

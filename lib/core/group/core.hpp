@@ -17,7 +17,7 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
-#include "backend/rank_card.hpp"
+#include "backend/rank_place.hpp"
 #include "group/prepare.hpp"
 #include "group/trace_memory.hpp"
 #include "group/validate.hpp"
@@ -50,14 +50,14 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Makes a group over the caller's backend. May throw std::bad_alloc.
   static ProcessGroup create_checked(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
-  /// `cards`: of a part. `membership`: of a group of a list of members.
-  static ProcessGroup create_over(const GroupOptions& options, RankCards cards = {},
+  /// `places`: of a part. `membership`: of a group of a list of members.
+  static ProcessGroup create_over(const GroupOptions& options, RankPlaces places = {},
                                   Membership* membership = nullptr);
 
-  /// `choice`: the backend's row in the table, null if the caller made the backend. `cards`: empty
+  /// `choice`: the backend's row in the table, null if the caller made the backend. `places`: empty
   /// if all ranks are in this process, or the caller made the backend.
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice,
-       RankCards cards, TraceMemory traces);
+       RankPlaces places, TraceMemory traces);
   ~Core() override;
 
   static Core& of(ProcessGroup& group) { return group.core(); }
@@ -230,10 +230,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     });
     if (why) refuse_exchange(what, *why);
   }
-  /// The cards of these ranks. `part`: has room for them.
-  void take_cards(std::span<const int> ranks, RankCards& part) const {
+  /// The places of these ranks. `part`: has room for them.
+  void take_places(std::span<const int> ranks, RankPlaces& part) const {
     for (const int r : ranks)
-      if (!cards_.empty()) part.push_back(cards_[static_cast<std::size_t>(r)]);
+      if (!places_.empty()) part.push_back(places_[static_cast<std::size_t>(r)]);
   }
   std::vector<int> find_left(Store& store, std::span<const int> lost,
                              std::chrono::nanoseconds patience) const;
@@ -243,7 +243,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     GroupOptions options;
     std::shared_ptr<GroupKeys> keys{};  // options.store.
     std::vector<int> ranks{};
-    RankCards cards{};
+    RankPlaces places{};
     std::unique_ptr<Rendezvous> rendezvous{};
   };
   Part prepare_part(const std::string& name) const;
@@ -252,7 +252,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   GroupOptions options_;
   BackendChoice choice_;
-  RankCards cards_;
+  RankPlaces places_;
   std::string backend_name_;
   ForkGuard fork_guard_;
   Bounds bounds_;

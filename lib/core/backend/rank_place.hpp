@@ -15,8 +15,8 @@ namespace tutti::internal {
 class Rendezvous;
 
 /// The place of a rank, which the ranks of a group exchange once, when the group is made. Parts of
-/// the group use the cards of their ranks.
-struct [[gnu::visibility("hidden")]] RankCard {
+/// the group use the places of their ranks.
+struct [[gnu::visibility("hidden")]] RankPlace {
   HostIdentity identity;      ///< Of its host.
   std::string host;           ///< host_of().
   std::int32_t process = 0;   ///< Its number, in the namespace of its host.
@@ -25,20 +25,20 @@ struct [[gnu::visibility("hidden")]] RankCard {
   std::string facts{};        ///< backend_facts(), if "auto" chooses the backend.
 
   /// True if the ranks reach each other over the loopback interface.
-  bool shares_loopback(const RankCard& other) const {
+  bool shares_loopback(const RankPlace& other) const {
     return identity.boot == other.identity.boot && identity.network == other.identity.network;
   }
 };
-using RankCards = std::vector<std::shared_ptr<const RankCard>>;  ///< By rank.
+using RankPlaces = std::vector<std::shared_ptr<const RankPlace>>;  ///< By rank.
 
-Bytes encode(const RankCard& card);
+Bytes encode(const RankPlace& place);
 
-/// The card of a rank of this process. `rank`: of the whole group. @throws Error
+/// The place of a rank of this process. `rank`: of the whole group. @throws Error
 /// resource_exhausted if no descriptor is left.
-RankCard own_card(const Store& store, int rank);
-/// Collective. `mine`: the card of this rank.
-RankCards exchange_cards(Rendezvous& rendezvous, const RankCard& mine);
-/// BackendInit::cards; without them collective: exchanges them.
-RankCards cards_of(const BackendInit& init, Rendezvous& rendezvous);
+RankPlace own_place(const Store& store, int rank);
+/// Collective. `mine`: the place of this rank.
+RankPlaces exchange_places(Rendezvous& rendezvous, const RankPlace& mine);
+/// BackendInit::places; without them collective: exchanges them.
+RankPlaces places_of(const BackendInit& init, Rendezvous& rendezvous);
 
 }  // namespace tutti::internal
