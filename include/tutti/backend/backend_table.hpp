@@ -12,11 +12,11 @@
 #include <tutti/backend/backend.hpp>
 #include <tutti/group_options.hpp>
 
-namespace [[gnu::visibility("default")]] tutti {
-
-namespace internal {
-struct [[gnu::visibility("hidden")]] RankPlace;
+namespace tutti::internal {
+struct RankPlace;
 }
+
+namespace [[gnu::visibility("default")]] tutti {
 
 /// The arguments of BackendEntry::make, on one rank.
 struct BackendInit {

@@ -16,7 +16,7 @@ class Rendezvous;
 
 /// The place of a rank, which the ranks of a group exchange once, when the group is made. Parts of
 /// the group use the places of their ranks.
-struct [[gnu::visibility("hidden")]] RankPlace {
+struct RankPlace {
   HostIdentity identity;      ///< Of its host.
   std::string host;           ///< host_of().
   std::int32_t process = 0;   ///< Its number, in the namespace of its host.
