@@ -42,16 +42,15 @@ void Messages::inside(ncclComm_t comm) const {
 
 Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
                std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
-               Counting& counting, std::shared_ptr<ReplayGraph> graph)
-    : context_(graph == nullptr || graph->is_complete() ? context : graph->begin()),
+               Counting& counting)
+    : context_(context),
       stream_(context.stream),
-      graph_(std::move(graph)),
       communicator_(std::move(communicator)),
       state_(std::move(state)),
       turn_(std::move(turn)),
       counting_(counting),
       messages_(context_) {
-  if (graph_ == nullptr || !graph_->is_complete()) lower(ops);
+  lower(ops);
   if (stream_ == to_cuda(state_->call().stream)) return;
   const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
   auto inputs = context_.gpu.event();
@@ -121,11 +120,7 @@ bool Launch::queue_operations() {
 
 bool Launch::advance() {
   const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
-  if (graph_ == nullptr || !graph_->is_complete()) {
-    if (!queue_operations()) return false;
-    if (graph_ != nullptr) graph_->complete();
-  }
-  if (graph_ != nullptr) graph_->launch(stream_);
+  if (!queue_operations()) return false;
   if (!bounded_.empty()) {
     counting_.add(state_, std::move(bounded_));
     return true;
