@@ -102,17 +102,6 @@ TEST_F(Captured, RaggedRowsUseScratchMemoryOfTheGraph) {
       [](int, int n, std::int64_t row) { return of_rank(row < 2 ? 0 : 2, n); });
 }
 
-TEST_F(Captured, AReduceScatterAndACallBehindIt) {
-  replay(
-      6, 2,
-      [](const Member& at, const TensorView& in, const TensorView& out) {
-        const CallOptions options{.stream = at.stream()};
-        at.group.reduce_scatter(rows(in, 6), rows(out, 2), {}, ReduceOp::sum, options);
-        at.group.all_reduce(rows(out, 2), ReduceOp::sum, options);
-      },
-      [](int, int n, std::int64_t) { return 3 * sum(n); });
-}
-
 TEST_F(Captured, AnAsyncCallRunsBesideTheKernelsBehindIt) {
   replay(
       4, 8,
@@ -421,37 +410,11 @@ TEST_F(CaptureMutants, AStreamThatDoesNotComeBack) {
   expect_reported("was not joined");
 }
 
-TEST_F(CaptureMutants, AStreamThatIsNotBroughtIntoTheCapture) {
-  auto mutated = cuda();
-  mutated.stream_wait_event = [](cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
-    return cuda().stream_wait_event(stream, event, flags) == cudaErrorCapturedEvent ? cudaSuccess
-                                                                                    : cudaSuccess;
-  };
-  mutated.event_record = [](cudaEvent_t event, cudaStream_t stream) {
-    cudaStreamCaptureStatus status{};
-    cuda().stream_is_capturing(stream, &status);
-    return status == cudaStreamCaptureStatusActive ? cudaSuccess
-                                                   : cuda().event_record(event, stream);
-  };
-  use(mutated);
-  expect_reported("waits for what is not in its capture");
-}
-
 TEST_F(CaptureMutants, AnEventThatIsAskedInAModeThatProhibitsIt) {
   auto mutated = cuda();
   mutated.thread_exchange_stream_capture_mode = [](cudaStreamCaptureMode*) { return cudaSuccess; };
   use(mutated);
   expect_reported("in a mode that prohibits it");
-}
-
-TEST_F(CaptureMutants, ACaptureThatIsNotNoticed) {
-  auto mutated = cuda();
-  mutated.stream_is_capturing = [](cudaStream_t, cudaStreamCaptureStatus* status) {
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-  };
-  use(mutated);
-  expect_reported("an event that was recorded in a capture");
 }
 
 TEST_F(CaptureMutants, MemoryThatIsFreedInAnotherPlace) {
