@@ -1,4 +1,4 @@
-"""The conformance suite with ranks that are processes, over gloo: processes_test.py PROGRAM."""
+"""The conformance suite with ranks that are processes, over each backend between processes: processes_test.py PROGRAM."""
 import os
 import re
 import subprocess
@@ -28,7 +28,9 @@ def ranks(size, cases):
 
 class Processes(unittest.TestCase):
     def test_each_rank_runs_every_case(self):
-        cases = "Matrix/All*.*/gloo_normal_w2_f32*:Matrix/SendRecvData.*/gloo_checked_w2_i8:Worlds/SendRecv.*/gloo_normal_w2"
+        suites = ("All*", "Broadcast", "Gather", "Reduce*", "Scan", "Scatter")
+        cases = ":".join(f"Matrix/{suite}.*_normal_w2_f32*" for suite in suites)
+        cases += ":Matrix/SendRecvData.*/*_checked_w2_i8:Worlds/SendRecv.*/*_normal_w2-*local*"
         counts = set()
         for status, out in ranks(2, cases):
             self.assertEqual(status, 0, out)

@@ -133,18 +133,6 @@ TEST_F(CoalesceTest, EachGroupGetsOneLaunchInTheOrderOfTheList) {
   EXPECT_EQ(all[1].operations, (std::vector{Operation::barrier, Operation::all_reduce}));
 }
 
-TEST_F(CoalesceTest, AfterwardsTheGroupsCollectNoMore) {
-  auto group = make("a");
-  {
-    Coalesce together(group);
-    together.launch().wait();
-    group.barrier();
-  }
-  { const Coalesce unused(group); }
-  group.barrier();
-  EXPECT_EQ(launches.get().size(), 2U);
-}
-
 TEST_F(CoalesceTest, OptionsOfTheFirstCallOfAGroupHoldForItsLaunch) {
   auto group = make("a");
   Coalesce together(group);
@@ -201,41 +189,6 @@ TEST_F(CoalesceTest, ANullGroupIsRefusedAndTheOthersAreReleased) {
   auto group = make("a");
   expect_error(Errc::not_initialized, {"null"}, [&] { const Coalesce bad({&group, nullptr}); });
   group.barrier();
-}
-
-TEST_F(CoalesceTest, BlockingVerbsAreRefusedWithoutTakingANumber) {
-  auto group = make("a");
-  Coalesce together(group);
-  expect_error(Errc::invalid_argument, {"barrier", "'a'", "barrier_async"},
-               [&] { group.barrier(); });
-  expect_error(Errc::invalid_argument, {"send", "send_async"}, [&] { group.send(data, 0); });
-  together.launch().wait();
-  group.barrier();
-  EXPECT_EQ(group.trace().at(0).seq, 0U);
-}
-
-TEST_F(CoalesceTest, ABadCallIsRefusedAndTheOthersGoOn) {
-  auto group = make("a");
-  Coalesce together(group);
-  (void)group.barrier_async();
-  expect_error(Errc::invalid_argument, {"root is 1"},
-               [&] { (void)group.broadcast_async(data, 1); });
-  (void)group.all_reduce_async(data);
-  together.launch().wait();
-  EXPECT_EQ(launches.get().at(0).operations,
-            (std::vector{Operation::barrier, Operation::all_reduce}));
-}
-
-TEST_F(CoalesceTest, AWorkOfOneCallFollowsTheLaunch) {
-  auto group = make("a");
-  Coalesce together(group);
-  Work one = group.all_reduce_async(data);
-  EXPECT_FALSE(one.done());
-  EXPECT_FALSE(one.error().has_value());
-  Work whole = together.launch();
-  one.wait();
-  whole.wait();
-  EXPECT_TRUE(one.done());
 }
 
 TEST_F(CoalesceTest, WaitingBeforeTheLaunchIsAnErrorThatSaysSo) {
@@ -319,16 +272,6 @@ TEST_F(CoalesceTest, AMovedGroupGoesOnCollecting) {
   EXPECT_TRUE(launches.get().empty());
   together.launch().wait();
   EXPECT_EQ(launches.get().size(), 1U);
-}
-
-TEST_F(CoalesceTest, CallsOfAnotherThreadAreSentAtOnce) {
-  auto group = make("a");
-  Coalesce together(group);
-  (void)group.barrier_async();
-  std::thread([&] { group.all_reduce(data); }).join();
-  EXPECT_EQ(launches.get().at(0).operations, std::vector{Operation::all_reduce});
-  together.launch().wait();
-  EXPECT_EQ(launches.get().at(1).operations, std::vector{Operation::barrier});
 }
 
 // The other thread uses a group whose Coalesce may be ending; a sanitizer detects accesses to freed
