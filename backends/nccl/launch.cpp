@@ -44,21 +44,11 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
                std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
                Counting& counting)
     : context_(context),
-      stream_(context.stream),
       communicator_(std::move(communicator)),
       state_(std::move(state)),
       turn_(std::move(turn)),
       counting_(counting),
       messages_(context_) {
-  lower(ops);
-  if (stream_ == to_cuda(state_->call().stream)) return;
-  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
-  auto inputs = context_.gpu.event();
-  inputs.record(to_cuda(state_->call().stream));
-  inputs.block(stream_);
-}
-
-void Launch::lower(std::span<const Op> ops) {
   internal::reserve_row_lists(ops, rows_);
   lowered_.reserve(ops.size());
   auto block = std::exchange(context_.block, {});
@@ -81,6 +71,11 @@ void Launch::lower(std::span<const Op> ops) {
     lowered_.emplace_back(its, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
+  if (context_.stream == to_cuda(state_->call().stream)) return;
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
+  auto inputs = context_.gpu.event();
+  inputs.record(to_cuda(state_->call().stream));
+  inputs.block(context_.stream);
 }
 
 void Launch::begin_group() {
@@ -103,7 +98,8 @@ void Launch::begin_group() {
   });
 }
 
-bool Launch::queue_operations() {
+bool Launch::advance() {
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
   if (begun_ == 0) begin_group();
   for (;;) {
     if (!communicator_->ready()) return false;
@@ -115,18 +111,12 @@ bool Launch::queue_operations() {
     for (auto& op : bounded_) op.after();
   });
   lowered_.clear();  // Frees the call's memory in stream order, in a graph too.
-  return true;
-}
-
-bool Launch::advance() {
-  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
-  if (!queue_operations()) return false;
   if (!bounded_.empty()) {
     counting_.add(state_, std::move(bounded_));
     return true;
   }
   auto behind = context_.gpu.event();
-  behind.record(stream_);
+  behind.record(context_.stream);
   state_->queued(std::move(behind));
   return true;
 }

@@ -49,20 +49,16 @@ class Launch {
   /// Advances without blocking. True when all of the call has been queued; the call's state then
   /// has its event. @throws Error.
   bool advance();
-  cudaStream_t stream() const noexcept { return stream_; }
-  /// True if no work on stream() is part of the call yet.
+  cudaStream_t stream() const noexcept { return context_.stream; }
   bool is_captured() const noexcept { return state_->is_captured(); }
   /// Gives up the turn on the device after an abort. Keeps the call's memory, which NCCL may still
   /// use.
   void give_up() noexcept { turn_.reset(); }
 
  private:
-  void lower(std::span<const Op> ops);
   void begin_group();
-  bool queue_operations();
 
   OpContext context_;
-  cudaStream_t stream_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<EventState> state_;
   std::optional<Gpu::Turn> turn_;
