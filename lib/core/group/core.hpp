@@ -77,6 +77,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Work issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
   /// Launches several checked operations as one async call.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
+  /// Sets the fingerprints of a launch and of its messages.
   static void sign(std::span<Op> ops, Call& call) noexcept;
 
   std::optional<ProcessGroup> split(int color, int key, const CallOptions& options);
