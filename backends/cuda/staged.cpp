@@ -161,7 +161,6 @@ class Staged final : public HostBackend {
     now.deadline = call.limit();
     now.blocking = true;
     now.in_order = in_order;
-    now.kept = nullptr;  // The arrays on the host are others in each launch of a list.
     std::vector<std::unique_ptr<Stage>> stages;
     std::vector<Op> on_host;
     const auto here = [&](const auto& step) {

@@ -91,7 +91,6 @@ Call Level::part(const Call& call, std::uint64_t number) const noexcept {
 Call Level::next(const Call& call, bool blocking) noexcept {
   Call own = part(call, next_++);
   own.blocking = blocking;
-  own.kept = nullptr;  // Each part has operations of its own.
   return own;
 }
 

@@ -126,10 +126,8 @@ namespace {
 
 /// Runs `body` for each communicator on a separate thread, because calls into NCCL may hang.
 /// `limit` is `bound` from now. Returns true if all threads have ended by then, except those whose
-/// communicator is held by graphs. A thread that hangs keeps its communicator alive. `end_graphs`:
-/// as for abort_all(); may be empty.
+/// communicator is held by graphs. A thread that hangs keeps its communicator alive.
 bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
-                const std::function<void()>& end_graphs,
                 void (*body)(Communicator&, Deadline limit) noexcept) noexcept {
   struct Count {
     std::mutex mutex;
@@ -159,18 +157,11 @@ bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
   if (count == nullptr) return false;
   // NCCL stops the kernels of graphs first, and then waits for the graphs.
   constexpr std::chrono::milliseconds stops_kernels{100};
-  bool has_ended_graphs = !end_graphs;
   std::unique_lock lock(count->mutex);
   const auto ended = [&] { return count->left.empty(); };
   while (!count->changed.wait_for(lock, std::min<std::chrono::nanoseconds>(bound, stops_kernels),
                                   ended)) {
     if (limit.expired()) return false;
-    if (!std::exchange(has_ended_graphs, true)) {
-      lock.unlock();
-      end_graphs();
-      lock.lock();
-      continue;
-    }
     if (std::ranges::all_of(count->left, [](const auto& one) { return one->is_held(); })) break;
   }
   return complete;
@@ -178,9 +169,8 @@ bool on_threads(const Communicators& all, std::chrono::nanoseconds bound,
 
 }  // namespace
 
-bool abort_all(const Communicators& all, const std::function<void()>& end_graphs) noexcept {
-  return on_threads(all, abort_bound, end_graphs,
-                    [](Communicator& one, Deadline) noexcept { one.abort(); });
+bool abort_all(const Communicators& all) noexcept {
+  return on_threads(all, abort_bound, [](Communicator& one, Deadline) noexcept { one.abort(); });
 }
 
 void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcept {
@@ -188,7 +178,7 @@ void end_all(const Communicators& all, std::chrono::nanoseconds timeout) noexcep
   const auto polite_bound =
       std::clamp<std::chrono::nanoseconds>(timeout / 30, seconds(1), seconds(10));
   // In parallel: each may wait for its peers.
-  (void)on_threads(all, 2 * polite_bound, {}, [](Communicator& one, Deadline limit) noexcept {
+  (void)on_threads(all, 2 * polite_bound, [](Communicator& one, Deadline limit) noexcept {
     if (!one.begin_end()) return one.abort();
     const auto bound = limit.remaining() / 2;
     auto polite = Deadline::after(bound);

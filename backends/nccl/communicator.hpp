@@ -113,10 +113,8 @@ constexpr std::chrono::seconds abort_bound{10};
 
 /// Aborts all communicators, each on a separate thread because ncclCommAbort may hang. True when
 /// all have ended within abort_bound, or are held by graphs alone: then NCCL has told its kernels
-/// to end, and ends the communicators when the graphs are destroyed. If some have not ended when
-/// NCCL has had time to stop its kernels, calls end_graphs(), which destroys those graphs that the
-/// group has made itself.
-bool abort_all(const Communicators& all, const std::function<void()>& end_graphs = {}) noexcept;
+/// to end, and ends the communicators when the graphs are destroyed.
+bool abort_all(const Communicators& all) noexcept;
 
 /// Finalizes and destroys all communicators, each on a separate thread. Aborts a communicator that
 /// has not ended after a thirtieth of the group's timeout, at least 1 s and at most 10 s. Returns

@@ -204,7 +204,6 @@ void Group::leave() noexcept {
   if (!watcher_.stop()) return;
   order_->stop();
   if (failure_.is_broken()) return;
-  launcher_.end_graphs();  // NCCL ends no communicator before them.
   const auto all = watcher_.communicators();
   // Aborts an adopted communicator if a peer has failed, because the program may go on using it.
   // Asks the store, because the Watcher does not poll while no call is in flight.

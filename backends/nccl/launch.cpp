@@ -42,24 +42,13 @@ void Messages::inside(ncclComm_t comm) const {
 
 Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
                std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
-               Counting& counting, std::shared_ptr<ReplayGraph> graph)
-    : context_(graph == nullptr || graph->is_complete() ? context : graph->begin()),
-      stream_(context.stream),
-      graph_(std::move(graph)),
+               Counting& counting)
+    : context_(context),
       communicator_(std::move(communicator)),
       state_(std::move(state)),
       turn_(std::move(turn)),
       counting_(counting),
       messages_(context_) {
-  if (graph_ == nullptr || !graph_->is_complete()) lower(ops);
-  if (stream_ == to_cuda(state_->call().stream)) return;
-  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
-  auto inputs = context_.gpu.event();
-  inputs.record(to_cuda(state_->call().stream));
-  inputs.block(stream_);
-}
-
-void Launch::lower(std::span<const Op> ops) {
   internal::reserve_row_lists(ops, rows_);
   lowered_.reserve(ops.size());
   auto block = std::exchange(context_.block, {});
@@ -82,6 +71,11 @@ void Launch::lower(std::span<const Op> ops) {
     lowered_.emplace_back(its, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
+  if (context_.stream == to_cuda(state_->call().stream)) return;
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
+  auto inputs = context_.gpu.event();
+  inputs.record(to_cuda(state_->call().stream));
+  inputs.block(context_.stream);
 }
 
 void Launch::begin_group() {
@@ -104,7 +98,8 @@ void Launch::begin_group() {
   });
 }
 
-bool Launch::queue_operations() {
+bool Launch::advance() {
+  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
   if (begun_ == 0) begin_group();
   for (;;) {
     if (!communicator_->ready()) return false;
@@ -116,22 +111,12 @@ bool Launch::queue_operations() {
     for (auto& op : bounded_) op.after();
   });
   lowered_.clear();  // Frees the call's memory in stream order, in a graph too.
-  return true;
-}
-
-bool Launch::advance() {
-  const DeviceScope scope(context_.gpu.cuda(), context_.gpu.index());
-  if (graph_ == nullptr || !graph_->is_complete()) {
-    if (!queue_operations()) return false;
-    if (graph_ != nullptr) graph_->complete();
-  }
-  if (graph_ != nullptr) graph_->launch(stream_);
   if (!bounded_.empty()) {
     counting_.add(state_, std::move(bounded_));
     return true;
   }
   auto behind = context_.gpu.event();
-  behind.record(stream_);
+  behind.record(context_.stream);
   state_->queued(std::move(behind));
   return true;
 }

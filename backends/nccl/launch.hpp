@@ -10,7 +10,6 @@
 #include "communicator.hpp"
 #include "op_context.hpp"
 #include "ops.hpp"
-#include "replay.hpp"
 #include "work.hpp"
 
 namespace tutti::backend::nccl {
@@ -40,31 +39,26 @@ class Messages {
 class Launch {
  public:
   /// Orders the call after the work on Call::stream. Holds `turn` until all of the call has been
-  /// queued. `graph`: null, or the list's, which is captured first unless it is complete.
+  /// queued.
   Launch(const OpContext& context, std::shared_ptr<Communicator> communicator,
          std::span<const Op> ops, std::shared_ptr<EventState> state, Gpu::Turn turn,
-         Counting& counting, std::shared_ptr<ReplayGraph> graph = nullptr);
+         Counting& counting);
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
   /// Advances without blocking. True when all of the call has been queued; the call's state then
   /// has its event. @throws Error.
   bool advance();
-  cudaStream_t stream() const noexcept { return stream_; }
-  /// True if no work on stream() is part of the call yet.
-  bool is_captured() const noexcept { return state_->is_captured() || graph_ != nullptr; }
+  cudaStream_t stream() const noexcept { return context_.stream; }
+  bool is_captured() const noexcept { return state_->is_captured(); }
   /// Gives up the turn on the device after an abort. Keeps the call's memory, which NCCL may still
   /// use.
   void give_up() noexcept { turn_.reset(); }
 
  private:
-  void lower(std::span<const Op> ops);
   void begin_group();
-  bool queue_operations();
 
-  OpContext context_;  // Of the operations, which may be captured into graph_.
-  cudaStream_t stream_;
-  std::shared_ptr<ReplayGraph> graph_;
+  OpContext context_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<EventState> state_;
   std::optional<Gpu::Turn> turn_;

@@ -134,13 +134,7 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
                               : streams_.choose(ops, call, init_.size);
     // In the order of one stream, so no call needs to wait for the one before.
     if (context.stream == streams_.own()) context.block = block_;
-    // The list's operations decide, so the ranks agree.
-    const bool replays =
-        !captured && call.kept != nullptr &&
-        std::ranges::none_of(ops, [&](const Op& op) { return needs_host(op, call); });
-    auto graph = replays ? replays_.next(*call.kept, context_, streams_) : nullptr;
-    launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_,
-                    std::move(graph));
+    launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_);
     if (!captured && context.stream != streams_.own()) {
       state->run_on_its_stream();
       streams_.ran_elsewhere(state);
@@ -200,21 +194,10 @@ std::vector<cudaStream_t> Launcher::streams() {
   return all;
 }
 
-bool Launcher::has_graphs() {
-  const std::lock_guard lock(mutex_);
-  return replays_.has_graphs();
-}
-
-void Launcher::end_graphs() {
-  const std::lock_guard lock(mutex_);
-  replays_.end(true);
-}
-
 void Launcher::give_up(bool idle) noexcept {
   // NCCL may be queuing the call, whose memory is kept until the device is idle.
   const std::lock_guard lock(mutex_);
   if (launch_) launch_->give_up();
-  replays_.end(idle);
   if (!idle) return;
   launch_.reset();
   counting_.forget();

@@ -15,14 +15,13 @@
 #include "communicator.hpp"
 #include "failure.hpp"
 #include "launch.hpp"
-#include "replay.hpp"
 
 namespace tutti::backend::nccl {
 
 /// Passes the collectives of a group to NCCL, one call after the other, each on its stream.
 ///
 /// launch() from one thread at a time, in the order of the calls; the other functions from any
-/// thread. `mutex_` guards launch_, streams_ and replays_. Under it only the locks of Communicator,
+/// thread. `mutex_` guards launch_ and streams_. Under it only the locks of Communicator,
 /// Counting and EventState are taken.
 class Launcher {
  public:
@@ -63,12 +62,7 @@ class Launcher {
   void mark_end(Gpu::Event& end);
   /// The streams on which calls may still run, after an abort.
   std::vector<cudaStream_t> streams();
-  /// True while a prepared list has a graph, for whose end NCCL waits when a communicator ends.
-  bool has_graphs();
-  /// Ends the graphs of the prepared lists, none of whose launches is running.
-  void end_graphs();
-  /// Ends the graphs and the call in progress after an abort. Their memory is released if the
-  /// device is `idle`.
+  /// Ends the call in progress after an abort. Its memory is released if the device is `idle`.
   void give_up(bool idle) noexcept;
 
   Stream stream() const noexcept { return {streams_.own()}; }
@@ -88,7 +82,6 @@ class Launcher {
   std::string no_kernels_;  // Why kernels cannot be used; empty if they can.
   OpContext context_;       // With the group's own stream; constant after prepare().
   Counting counting_;
-  Replays replays_;
   std::optional<Launch> launch_;
 };
 

@@ -314,9 +314,7 @@ void Watcher::drain() noexcept {
   for (const auto& state : states)
     if (!state->poll()) state->ignore_event();
   const auto limit = Deadline::after(abort_bound);
-  const bool aborted = abort_all(communicators(), [&] {
-    if (launcher_.has_graphs() && await_idle(limit)) launcher_.end_graphs();
-  });
+  const bool aborted = abort_all(communicators());
   const bool in_time = aborted && await_idle(limit);
   launcher_.give_up(in_time);
   messages_.give_up();

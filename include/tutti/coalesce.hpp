@@ -4,7 +4,6 @@
 #include <memory>
 #include <span>
 
-#include <tutti/prepared.hpp>
 #include <tutti/process_group.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -22,7 +21,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// refused while collecting. The CallOptions of a group's first call apply to all its collected
 /// calls; the timeout counts from launch().
 ///
-/// Destruction without launch() or prepare() sends nothing and breaks the groups that had calls:
+/// Destruction without launch() sends nothing and breaks the groups that had calls:
 /// their next call throws. The destructor does not communicate.
 class Coalesce {
  public:
@@ -39,11 +38,6 @@ class Coalesce {
   void add(Work collected);
   /// Sends the collected calls and returns one Work for all. Call it once.
   Work launch();
-  /// Makes a list of the collected calls, to be launched any number of times, instead of launch().
-  /// Does not communicate. @throws Error invalid_argument without a call; unsupported for messages,
-  /// and for collectives that the backend lacks and that are made of messages. An Error breaks the
-  /// groups that had calls, because their peers may launch the list.
-  Prepared prepare();
 
  private:
   struct Impl;

@@ -24,7 +24,6 @@
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/pending.hpp>
-#include <tutti/prepared.hpp>
 #include <tutti/process_group.hpp>
 #include <tutti/reduce_op.hpp>
 #include <tutti/registration.hpp>

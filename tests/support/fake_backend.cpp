@@ -142,7 +142,6 @@ Work FakeBackend::launch(std::span<const Op> ops, const Call& call) {
   // A verb that does not block cannot throw its own error: the next verb does.
   if (const auto cause = inner_->failure())
     throw Error(Errc::aborted, std::string("the group failed earlier: ") + cause->what());
-  if (call.prepared != 0) ++prepared_launches_;
   if (!flaws_.ignores_call_stream) communication_->wait(device_.stream(call.stream).record());
   auto state = std::make_shared<State>(device_, communication_, callbacks_, flaws_);
   state->queue([this, owned = std::make_shared<const OwnedCall>(ops, call)] {

@@ -31,8 +31,6 @@ class FakeBackend final : public Backend {
   std::unique_ptr<Backend> split(const SplitInit& init) override;
   void abort(std::string_view why) noexcept override;
   std::optional<Error> failure() const override;
-  /// The launches of prepared lists so far. For the thread that makes the calls.
-  std::size_t prepared_launches() const noexcept { return prepared_launches_; }
 
  private:
   class State;
@@ -41,7 +39,6 @@ class FakeBackend final : public Backend {
   BackendInit init_;
   std::unique_ptr<Backend> inner_;
   FakeFlaws flaws_;
-  std::size_t prepared_launches_ = 0;
   std::shared_ptr<FakeStream> communication_;
   std::shared_ptr<FakeStream> callbacks_;  ///< The thread of on_done().
 };

@@ -26,12 +26,6 @@ class CallHistory;
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// An object of a backend, kept from one launch of a prepared list for the next; see Call::kept.
-class Kept {
- public:
-  virtual ~Kept();
-};
-
 /// Parameters of a launch other than its operations.
 struct Call {
   /// Number in the group, without gaps. A launch of only sends and receives has a number only if it
@@ -50,14 +44,6 @@ struct Call {
   bool blocking = false;     ///< A host backend runs inline and returns a finished Work.
   bool order_fixed = false;  ///< CallOptions::order_fixed.
   std::string_view name{};   ///< Borrowed until launch() returns.
-  /// 0, or of a prepared list, whose operations and arrays are the same in each launch: 1 for its
-  /// first launch, 2 for the second one, 3 for each later one. Equal on all ranks.
-  int prepared = 0;
-  /// Set only for a prepared list: a place of the list, empty before its first launch, where the
-  /// backend may keep what it has made of the operations. Destroyed before the backend; no two
-  /// launches of a list at a time. A decorator that changes operations or arrays, or that launches
-  /// later, passes null.
-  std::unique_ptr<Kept>* kept = nullptr;
 
   /// The earlier of deadline and timeout, for a call that starts to wait now.
   Deadline limit() const noexcept {

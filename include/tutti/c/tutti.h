@@ -218,20 +218,14 @@ tutti_status tutti_sendrecv(tutti_group* group, const tutti_array* in, int32_t t
                             const tutti_array* out, int32_t from, int32_t tag,
                             const tutti_call_options* options, tutti_work** work);
 
-/* ---- Coalesced calls and prepared lists of them: tutti/coalesce.hpp, tutti/prepared.hpp. ---- */
+/* ---- Coalesced calls: tutti/coalesce.hpp. ---- */
 
 tutti_status tutti_coalesce_begin(tutti_group* const* groups, size_t count, tutti_coalesce** calls);
 /* Takes the Work of a collected call. */
 tutti_status tutti_coalesce_add(tutti_coalesce* calls, tutti_work* collected);
 /* Sends the calls as one. *work must be waited for or detached as any other; null blocks. */
 tutti_status tutti_coalesce_launch(tutti_coalesce* calls, tutti_work** work);
-/* Makes a list of the calls instead of tutti_coalesce_launch(). `calls` is still to be freed. */
-tutti_status tutti_coalesce_prepare(tutti_coalesce* calls, tutti_prepared** list);
 tutti_status tutti_coalesce_free(tutti_coalesce* calls);
-/* Of `options`: stream, deadline and timeout. *work must be waited for or detached; null blocks. */
-tutti_status tutti_prepared_launch(tutti_prepared* list, const tutti_call_options* options,
-                                   tutti_work** work);
-tutti_status tutti_prepared_free(tutti_prepared* list);
 
 /* ---- Gathers of unknown sizes: tutti/gather.hpp. Results are in rank order; `rows` null:
    exchanged by the call. ---- */

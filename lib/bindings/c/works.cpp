@@ -13,10 +13,6 @@ struct tutti_coalesce {
   tutti::Coalesce calls;
 };
 
-struct tutti_prepared {
-  tutti::Prepared list;
-};
-
 extern "C" {
 
 tutti_status tutti_work_wait(tutti_work* work) {
@@ -116,33 +112,8 @@ tutti_status tutti_coalesce_launch(tutti_coalesce* calls, tutti_work** work) {
   });
 }
 
-tutti_status tutti_coalesce_prepare(tutti_coalesce* calls, tutti_prepared** list) {
-  return guard([&] {
-    auto& out = handle(list);
-    out = new tutti_prepared{deref(calls, "the coalesced calls").calls.prepare()};
-  });
-}
-
 tutti_status tutti_coalesce_free(tutti_coalesce* calls) {
   delete calls;
-  return TUTTI_OK;
-}
-
-tutti_status tutti_prepared_launch(tutti_prepared* list, const tutti_call_options* options,
-                                   tutti_work** work) {
-  clear(work);
-  return guard([&] {
-    auto& prepared = deref(list, "the prepared list").list;
-    const Call call(options);
-    if (work == nullptr)
-      prepared.launch(call.options()).wait();
-    else
-      *work = new tutti_work(prepared.launch(call.options()));
-  });
-}
-
-tutti_status tutti_prepared_free(tutti_prepared* list) {
-  delete list;
   return TUTTI_OK;
 }
 

@@ -4,8 +4,6 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
-Kept::~Kept() = default;
-
 Backend::~Backend() = default;
 
 std::string Backend::transport() const {

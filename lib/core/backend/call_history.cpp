@@ -11,23 +11,21 @@
 namespace tutti::internal {
 namespace {
 
-/// Packs the kind, dtype, reduction, number of operations, root and Call::prepared into one word.
-std::uint64_t pack(const Op& first, std::size_t ops, int prepared) noexcept {
+/// Packs the kind, dtype, reduction, number of operations and root into one word.
+std::uint64_t pack(const Op& first, std::size_t ops) noexcept {
   const auto dtype =
       first.in.data != nullptr || first.out.data == nullptr ? first.in.dtype : first.out.dtype;
-  return static_cast<std::uint64_t>(first.kind) | static_cast<std::uint64_t>(prepared) << 6 |
-         static_cast<std::uint64_t>(dtype) << 8 |
+  return static_cast<std::uint64_t>(first.kind) | static_cast<std::uint64_t>(dtype) << 8 |
          static_cast<std::uint64_t>(first.reduce.kind) << 16 |
          static_cast<std::uint64_t>(std::min<std::size_t>(ops, 0xff)) << 24 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(first.root)) << 32;
 }
 
 void unpack(std::uint64_t what, PastCall& call) noexcept {
-  call.operation = static_cast<Operation>(what & 0x3f);
+  call.operation = static_cast<Operation>(what & 0xff);
   call.dtype = static_cast<DType>(what >> 8 & 0xff);
   call.reduce = static_cast<ReduceOp::Kind>(what >> 16 & 0xff);
   call.ops = static_cast<std::uint32_t>(what >> 24 & 0xff);
-  call.prepared = static_cast<int>(what >> 6 & 3);
   call.root = static_cast<std::int32_t>(what >> 32);
 }
 
@@ -45,7 +43,7 @@ void CallHistory::write(Slot& slot, const Call& call, const Op& first, std::size
   slot.seq.store(call.seq, std::memory_order_release);
   slot.fingerprint.store(call.fingerprint, std::memory_order_release);
   slot.before.store(chain_, std::memory_order_release);
-  slot.what.store(pack(first, ops, call.prepared), std::memory_order_release);
+  slot.what.store(pack(first, ops), std::memory_order_release);
   slot.bytes.store(
       static_cast<std::int64_t>(first.in.data != nullptr ? first.in.bytes() : first.out.bytes()),
       std::memory_order_release);
@@ -110,11 +108,7 @@ Bytes encode(const PastCalls& calls) {
   for (const auto& call : calls.calls) {
     out.u64(call.seq).u64(call.fingerprint).u64(call.before);
     out.u8(static_cast<std::uint8_t>(call.operation)).u8(static_cast<std::uint8_t>(call.dtype));
-    out.u8(static_cast<std::uint8_t>(call.reduce))
-        .u32(call.ops)
-        .u8(static_cast<std::uint8_t>(call.prepared))
-        .i32(call.root)
-        .i64(call.bytes);
+    out.u8(static_cast<std::uint8_t>(call.reduce)).u32(call.ops).i32(call.root).i64(call.bytes);
     out.text(call.text);
   }
   out.u32(static_cast<std::uint32_t>(calls.marks.size()));
@@ -134,7 +128,6 @@ PastCalls decode_past_calls(const Bytes& bytes) {
     call.dtype = static_cast<DType>(in.u8());
     call.reduce = static_cast<ReduceOp::Kind>(in.u8());
     call.ops = in.u32();
-    call.prepared = in.u8();
     call.root = in.i32();
     call.bytes = in.i64();
     call.text = in.text();
@@ -157,7 +150,6 @@ std::optional<CallDifference> difference(const GroupNames& names, const PastCall
       text += fmt::format(" {} {} B", name_of(call.dtype), call.bytes);
     if (call.root >= 0) text += fmt::format(" root {}", names(call.root));
     if (call.ops > 1) text += fmt::format(" (first of {})", call.ops);
-    text += describe_prepared(call.prepared);
     return text + (&call == &of.calls.back() ? " running" : " done");
   };
   const auto found = [&](Operation operation, std::uint64_t seq, const std::string& own,

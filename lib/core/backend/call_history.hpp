@@ -28,7 +28,6 @@ struct PastCall {
   int root = -1;
   std::int64_t bytes = 0;
   std::uint32_t ops = 1;
-  int prepared = 0;    ///< Call::prepared.
   std::string text{};  ///< The call in words; empty: of the numbers above.
 };
 

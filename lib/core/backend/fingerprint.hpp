@@ -58,11 +58,10 @@ inline void add(Hash& hash, const Op& op) noexcept {
   }
 }
 
-/// Adds the parts of the call, order_fixed, name and the launch of its prepared list, to the hash
-/// of its operations, and returns the fingerprint.
+/// Adds order_fixed and the name of the call to the hash of its operations, and returns the
+/// fingerprint.
 inline std::uint64_t finish_hash(Hash& hash, const Call& call) noexcept {
   if (call.order_fixed) hash.add(1);
-  if (call.prepared != 0) hash.add(static_cast<std::uint64_t>(1 + call.prepared));
   if (!call.name.empty()) hash.add(call.name);
   return hash.value();
 }

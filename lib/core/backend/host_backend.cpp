@@ -72,7 +72,6 @@ class HostBackend::Task final : public internal::HostState, public internal::Cal
     call_.name = name_;
     call_.deadline = call.limit();  // The timeout counts from here, not from the call's turn.
     call_.blocking = true;
-    call_.kept = nullptr;  // The list may end before the call.
   }
 
   void run() noexcept override {

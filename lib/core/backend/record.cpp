@@ -64,22 +64,8 @@ std::string describe(std::span<const Op> ops, const Call& call, const GroupNames
     if (ops.size() > 2) text += "; ...";
   }
   if (call.order_fixed) text += " order_fixed";
-  text += describe_prepared(call.prepared);
   if (!call.name.empty()) text += fmt::format(" name '{}'", call.name);
   return text;
-}
-
-std::string_view describe_prepared(int prepared) noexcept {
-  switch (prepared) {
-    case 0:
-      return "";
-    case 1:
-      return " prepared (launch 1)";
-    case 2:
-      return " prepared (launch 2)";
-    default:
-      return " prepared (a later launch)";
-  }
 }
 
 bool has_collective(std::span<const Op> ops) noexcept {

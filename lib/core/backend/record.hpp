@@ -19,8 +19,6 @@ namespace tutti::internal {
 /// "all_reduce sum f32 [4]", "send f32 [2, 3] to 1 tag 0"; for several operations, the first ones.
 std::string describe(std::span<const Op> ops, const Call& call, const GroupNames& names = {});
 std::string describe(const Op& op, const GroupNames& names = {});
-/// Of Call::prepared: "" or " prepared (launch 1)".
-std::string_view describe_prepared(int prepared) noexcept;
 
 /// True if one of the operations is a collective. The call then has a number.
 bool has_collective(std::span<const Op> ops) noexcept;

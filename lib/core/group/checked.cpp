@@ -101,7 +101,6 @@ class Checked final : public HostBackend {
     compare_all(collectives, collectives, now);
     now.blocking = true;
     now.in_order = false;
-    now.kept = nullptr;  // On the worker the list may have ended by now.
     Work work = inner_->launch(collectives, now);
     work.wait();
   }

@@ -11,7 +11,7 @@
 
 #include "backend/record.hpp"
 #include "backend/row_lists.hpp"
-#include "group/prepared_list.hpp"
+#include "group/core.hpp"
 #include "values/current_error.hpp"
 #include "values/described.hpp"
 #include "values/fail.hpp"
@@ -141,25 +141,6 @@ class Batch final : public internal::Collector {
     }
   }
 
-  /// Adds the calls to a Prepared.
-  void prepare(std::deque<internal::PreparedList>& lists) {
-    if (ops_.empty()) return state_->launched(nullptr);
-    const auto message =
-        std::ranges::find_if(ops_, [](const Op& op) { return is_point_to_point(op.kind); });
-    if (message != ops_.end())
-      internal::failf(
-          Errc::unsupported,
-          "Coalesce: prepare() takes collectives alone, and group '{}' has collected "
-          "{}{}; send these calls with launch()",
-          core_->options().name, internal::describe(*message),
-          in_order_ ? fmt::format(" of a collective that backend '{}' lacks", core_->backend_name())
-                    : "");
-    lists.emplace_back(core_, ops_, *options_);
-    state_->refused(std::make_exception_ptr(
-        Error(Errc::invalid_argument,
-              "this call is part of a Prepared; wait for the Work of Prepared::launch()")));
-  }
-
   /// `thrown`: the error that the program already has, or null.
   void abandon(const Error* thrown = nullptr) noexcept {
     if (launched_) return;
@@ -190,15 +171,6 @@ class Batch final : public internal::Collector {
 }  // namespace
 
 struct Coalesce::Impl {
-  /// Ends the collecting, for launch() or prepare().
-  void close(const char* function) {
-    if (std::exchange(launched, true))
-      internal::failf(Errc::invalid_argument,
-                      "Coalesce: {}: launch() or prepare() was already called; make a new Coalesce",
-                      function);
-    for (auto& batch : batches) batch.close();
-  }
-
   std::deque<Batch> batches;  // A deque: the groups have pointers to the batches.
   bool launched = false;
 };
@@ -236,7 +208,9 @@ void Coalesce::add(Work collected) {
 }
 
 Work Coalesce::launch() {
-  impl_->close("launch()");
+  if (std::exchange(impl_->launched, true))
+    fail(Errc::invalid_argument, "Coalesce: launch() was already called; make a new Coalesce");
+  for (auto& batch : impl_->batches) batch.close();
   return internal::without_bad_alloc([&] {
     std::vector<Work> works;
     try {
@@ -250,24 +224,6 @@ Work Coalesce::launch() {
       throw;
     }
     return Work::all(works);
-  });
-}
-
-Prepared Coalesce::prepare() {
-  impl_->close("prepare()");
-  return internal::without_bad_alloc([&] {
-    try {
-      auto prepared = std::make_unique<Prepared::Impl>();
-      for (auto& batch : impl_->batches) batch.prepare(prepared->lists);
-      if (prepared->lists.empty())
-        fail(Errc::invalid_argument,
-             "Coalesce: prepare() has no call to prepare; make async calls on its groups first");
-      return Prepared(std::move(prepared));
-    } catch (...) {
-      const Error error = internal::to_error(std::current_exception());
-      for (auto& batch : impl_->batches) batch.abandon(&error);
-      throw;
-    }
   });
 }
 

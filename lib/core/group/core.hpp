@@ -77,9 +77,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   Work issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wait);
   /// Launches several checked operations as one async call.
   Work launch(std::span<Op> ops, const CallOptions& options, bool in_order);
-  /// Launches a prepared list: collectives that were checked. `fixed`: the parts of the call that
-  /// all its launches share; sign() has set the fingerprint.
-  Work launch_prepared(std::span<const Op> ops, const Call& fixed, const CallOptions& options);
   /// Sets the fingerprints of a launch and of its messages.
   static void sign(std::span<Op> ops, Call& call) noexcept;
 

@@ -4,19 +4,12 @@
 
 #include <fmt/format.h>
 
-#include <tutti/coalesce.hpp>
-
 namespace tutti::ddp {
 
 BucketCalls::BucketCalls(ProcessGroup& group, GradientArrays& arrays,
                          std::span<const Gradient> gradients, const CallOptions& call,
                          DeviceArithmetic* arithmetic)
-    : group_(group),
-      arrays_(arrays),
-      gradients_(gradients),
-      call_(call),
-      arithmetic_(arithmetic),
-      on_host_(group.memory().device().type == DeviceType::cpu) {
+    : group_(group), arrays_(arrays), gradients_(gradients), call_(call), arithmetic_(arithmetic) {
   renew();
 }
 
@@ -38,7 +31,6 @@ void BucketCalls::reset() {
 void BucketCalls::set_hook(CommHook hook) {
   hook_ = std::move(hook);
   arrays_.set_copied(has_hook());
-  for (Launch& launch : launches_) launch.list.reset();
 }
 
 void BucketCalls::wait() {
@@ -60,10 +52,8 @@ void BucketCalls::launch_full(std::int64_t step, double divisor) {
     if (hook_) {
       launch.works.resize(1);
       launch.works.front() = hook_(bucket);
-    } else if (on_host_) {
-      reduce(bucket, launch);
     } else {
-      launch_list(bucket, launch);
+      reduce(bucket, launch);
     }
   }
 }
@@ -86,21 +76,6 @@ void BucketCalls::reduce(const Bucket& bucket, Launch& launch) {
   }
   if (small.bytes() != 0 || calls == 0) all_reduce(small);
   launch.works.resize(calls);
-}
-
-/// Reduces the bucket by a prepared list, of which the backend may keep a graph. On a device no
-/// gradient is large, so array and operation are those of the last step, unless the program has set
-/// another divisor. Whether there is a list depends on what is equal on all ranks.
-void BucketCalls::launch_list(const Bucket& bucket, Launch& launch) {
-  if (!launch.list || launch.divisor != bucket.divisor()) {
-    launch.works.clear();  // Waits for the launches of the old list.
-    Coalesce calls(group_);
-    calls.add(group_.all_reduce_async(bucket.buffer(), bucket.op(), bucket.call()));
-    launch.list = calls.prepare();
-    launch.divisor = bucket.divisor();
-  }
-  launch.works.resize(1);
-  launch.works.front() = launch.list->launch(bucket.call());
 }
 
 }  // namespace tutti::ddp

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <tutti/ddp/bucket.hpp>
-#include <tutti/prepared.hpp>
 #include <tutti/work.hpp>
 
 #include "ddp/gradient_arrays.hpp"
@@ -16,13 +15,11 @@
 
 namespace tutti::ddp {
 
-/// The call of a bucket in the current step. On a device, `works` may be the previous step's.
+/// The call of a bucket in the current step. On a device, `works` may be of the previous step.
 struct Launch {
   std::string name;
   std::size_t left = 0;  // Gradients not marked yet.
   std::optional<Stream> stream{};
-  std::optional<Prepared> list{};  // Of the call, if it is the same in each step.
-  double divisor = 0;              // Of `list`.
   std::vector<Work> works{};
 
   void wait() {
@@ -54,14 +51,12 @@ class BucketCalls {
 
  private:
   void reduce(const Bucket& bucket, Launch& launch);
-  void launch_list(const Bucket& bucket, Launch& launch);
 
   ProcessGroup& group_;
   GradientArrays& arrays_;
   std::span<const Gradient> gradients_;
   const CallOptions call_;
   DeviceArithmetic* arithmetic_;
-  const bool on_host_;
   CommHook hook_;         // Empty: reduce().
   std::size_t next_ = 0;  // Index of the next bucket to launch.
   std::vector<Launch> launches_;

@@ -161,58 +161,6 @@ TEST(SlowGlooDeadline, AStoppedPeerOfAVeryLargeCallCostsNoMoreThanTheDeadline) {
                            {.peer = Peer::stopped, .bytes = 256 * MiB, .deadline = 500ms});
 }
 
-/// Each in processes of its own: a killed process does not come back.
-void expect_survivors_of_a_kill(std::int64_t bytes, int runs) {
-  std::vector<double> after;
-  constexpr auto deadline = 2s;
-  for (int run = 0; run < runs; ++run) {
-    const auto output = on_processes({.size = 3, .dies = 2}, [&](RankProcess& rank) {
-      rank.use_tcp();
-      struct sigaction pipe {};
-      ::sigaction(SIGPIPE, nullptr, &pipe);
-      EXPECT_EQ(pipe.sa_handler, SIG_DFL);  // The default, which ends the process.
-      auto group = rank.make_group("mortal");
-      std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
-      group.barrier();
-      if (rank.last()) {
-        std::thread killer([&] {
-          std::this_thread::sleep_for(1ms * (run * 7 % 30));
-          rank.store().set("killed", std::to_string(Clock::now().time_since_epoch().count()));
-          ::raise(SIGKILL);
-        });
-        (void)late_of_first_failure(group, data, deadline);
-        killer.join();
-        return std::string();
-      }
-      EXPECT_LT(late_of_first_failure(group, data, deadline), 500 * patience());
-      const Clock::time_point ended = Clock::now();
-      const auto killed = Clock::time_point(
-          Clock::duration(std::stoll(rank.store().get_text("killed", Deadline::after(5s)))));
-      EXPECT_TRUE(all_poison(data));
-      // The survivors go on without it.
-      rank.barrier(2);
-      auto options = rank.options("survivors");
-      options.size = 2;
-      auto survivors = ProcessGroup::create(options);
-      survivors.barrier();
-      return fmt::format("{:.2f} ", Milliseconds(ended - killed).count());
-    });
-    for (const auto& text : output)
-      for (const double number : numbers(text)) after.push_back(number);
-  }
-  std::ranges::sort(after);
-  ASSERT_FALSE(after.empty());
-  std::cout << fmt::format(
-      "killed peer, {} B: {} calls ended {:.1f} ms after the kill (median), {:.1f} ms at the "
-      "most\n",
-      bytes, after.size(), after[after.size() / 2], after.back());
-}
-
-TEST(GlooDeadline, AKilledPeerEndsTheCallsOfAllSurvivors) {
-  expect_survivors_of_a_kill(8, 3);
-  expect_survivors_of_a_kill(16 * MiB, 3);
-}
-
 // The survivors cannot ask the store which rank failed first, and their own connections end when
 // one of them has detected the failure.
 TEST(GlooDeadline, ADeadStoreIsNotBlamedOnARankThatLives) {
@@ -229,46 +177,6 @@ TEST(GlooDeadline, ADeadStoreIsNotBlamedOnARankThatLives) {
       } catch (const Error& error) {
         EXPECT_LE(error.where().rank, 0) << error.what();
       }
-      return std::string();
-    });
-}
-
-TEST(SlowGlooDeadline, AKilledPeerEndsTheVeryLargeCallsOfAllSurvivors) {
-  expect_survivors_of_a_kill(8, 20);
-  expect_survivors_of_a_kill(256 * MiB, 20);
-}
-
-TEST(GlooDeadline, AnAbortEndsThePendingCallsOfAllRanksAtOnce) {
-  for (const std::int64_t bytes : {std::int64_t{8}, 16 * MiB})
-    on_processes({.size = 3}, [&](RankProcess& rank) {
-      rank.use_tcp();
-      auto group = rank.make_group("aborted");
-      std::vector<std::uint8_t> data(static_cast<std::size_t>(bytes));
-      group.barrier();
-      std::optional<std::thread> button;
-      if (rank.rank() == 1)
-        button.emplace([&] {
-          std::this_thread::sleep_for(20ms);
-          rank.store().set("aborted", std::to_string(Clock::now().time_since_epoch().count()));
-          group.abort("the button");
-        });
-      try {
-        // Rank 2 makes none of the collectives.
-        if (rank.last())
-          group.recv(data, 0, 1);
-        else
-          group.all_reduce(data);
-        ADD_FAILURE() << "nothing was thrown";
-      } catch (const Error& error) {
-        const Clock::time_point ended = Clock::now();
-        const auto pressed = Clock::time_point(
-            Clock::duration(std::stoll(rank.store().get_text("aborted", Deadline::after(5s)))));
-        EXPECT_EQ(error.code(), Errc::aborted) << error.what();
-        EXPECT_NE(std::string(error.what()).find("the button"), std::string::npos) << error.what();
-        EXPECT_LT(Milliseconds(ended - pressed).count(), 200 * patience());
-      }
-      if (button) button->join();
-      rank.barrier();
       return std::string();
     });
 }

@@ -185,35 +185,6 @@ TEST(SlowGlooResources, GroupsGiveEverythingBack) {
   expect_no_growth_by_groups(200);
 }
 
-/// In turn: a deadline, an abort, a peer that leaves with a message under way.
-void expect_no_growth_by_failures(int cycles) {
-  on_processes({.size = 2, .limit = 120s}, [&](RankProcess& rank) {
-    std::vector<float> data(64 << 10);
-    expect_no_growth(rank, cycles, [&](int i) {
-      std::optional<ProcessGroup> group = rank.make_group(fmt::format("cycle{}", i));
-      expect_usable(*group);
-      rank.barrier();
-      const bool acts = rank.rank() == i % 2;
-      if (i % 3 == 1 && acts) group->abort("a cycle");
-      if (i % 3 == 2 && acts) group.reset();
-      if (group && !(i % 3 == 0 && acts)) {
-        EXPECT_THROW(group->all_reduce(data, ReduceOp::sum, {.deadline = i % 3 == 0 ? 20ms : 10s}),
-                     Error);
-      }
-      rank.barrier();
-    });
-    return std::string();
-  });
-}
-
-TEST(GlooResources, FailedGroupsGiveEverythingBack) {
-  expect_no_growth_by_failures(12);
-}
-
-TEST(SlowGlooResources, FailedGroupsGiveEverythingBack) {
-  expect_no_growth_by_failures(100);
-}
-
 /// The descriptors of a program that this process starts.
 std::set<int> descriptors_of_a_program() {
   std::set<int> found;

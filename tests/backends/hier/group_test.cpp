@@ -12,7 +12,6 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -45,33 +44,6 @@ void expect_sums(ProcessGroup& group, std::size_t count) {
   group.all_reduce(data);
   const int n = group.size();
   EXPECT_EQ(data, std::vector<std::int32_t>(count, n * (n + 1) / 2));
-}
-
-TEST(HierProcesses, AKilledRankEndsTheCallsOnEveryHost) {
-  for (const std::size_t bytes : {std::size_t{8}, std::size_t{8} << 20})
-    on_processes({.size = 4, .dies = 3}, [&](RankProcess& rank) {
-      const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
-      std::vector<std::uint8_t> data(bytes);
-      auto group = ProcessGroup::create(options_of(rank, "mortal"));
-      group.barrier();
-      rank.barrier();
-      const auto call_for_ever = [&] {
-        for (;;) group.all_reduce(data, ReduceOp::max);
-      };
-      if (rank.last()) {
-        std::thread killer([] {
-          std::this_thread::sleep_for(15ms);
-          ::raise(SIGKILL);
-        });
-        call_for_ever();
-      }
-      const auto start = Clock::now();
-      const auto error = expect_error({Errc::peer_lost, Errc::aborted}, {"rank"}, call_for_ever);
-      EXPECT_LT(Clock::now() - start, 1500ms * patience()) << error.what();
-      EXPECT_EQ(error.where().rank, 3) << error.what();
-      expect_error(Errc::aborted, {"first cause"}, [&] { group.barrier(); });
-      return std::string();
-    });
 }
 
 TEST(HierProcesses, ARankThatCannotMakeItsHostsPartIsNamed) {

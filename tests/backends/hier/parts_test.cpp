@@ -272,24 +272,6 @@ TEST(HierGroup, AFixedOrderHoldsForEveryPlacingOfTheRanks) {
   for (const auto& result : results) EXPECT_EQ(result, results[0]);
 }
 
-TEST(HierGroup, ADifferentCallOnOneHostIsFoundAtOnceAndLeavesTheGroupUsable) {
-  on_hosts("a,b,b,a", 4, [](ProcessGroup& group) {
-    for (int odd = 0; odd < 4; ++odd) {
-      std::vector<float> data(100'000, 1);
-      expect_error(Errc::mismatch, {"ranks made different calls", "rank " + std::to_string(odd)},
-                   [&] {
-                     if (group.rank() == odd)
-                       group.barrier();
-                     else
-                       group.all_reduce(data);
-                   });
-      data.assign(data.size(), 1);
-      group.all_reduce(data);
-      EXPECT_EQ(data[0], 4);
-    }
-  });
-}
-
 TEST(HierGroup, ARefusalReachesRanksInEveryPhase) {
   on_hosts("a,b,b,a,b", 5, [](ProcessGroup& group) {
     for (int refusing = 0; refusing < 5; ++refusing)

@@ -256,11 +256,6 @@ TEST_F(Failing, AnInitThatFailsOnOneRankIsKnownToTheOther) {
   expect_no_group(10s, 5s, {Errc::backend, Errc::aborted, Errc::peer_lost});
 }
 
-TEST_F(Failing, AUniqueIdThatFailsIsKnownToTheOther) {
-  set_faults(0, {.fails = "ncclGetUniqueId", .with = ncclSystemError});
-  expect_no_group(10s, 5s, {Errc::backend, Errc::aborted, Errc::peer_lost});
-}
-
 TEST_F(Failing, AnAsynchronousErrorOfOneRankEndsAll) {
   expect_all_fail({.async_error = ncclRemoteError},
                   {Errc::backend, Errc::peer_lost, Errc::aborted, Errc::timeout}, 5s);
@@ -273,11 +268,6 @@ TEST_F(Failing, OperationsThatStayInProgressEndByTheDeadline) {
 
 TEST_F(Failing, ACallThatNcclRefusesEndsTheGroup) {
   expect_all_fail({.fails = "ncclAllReduce", .with = ncclInternalError},
-                  {Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, 5s);
-}
-
-TEST_F(Failing, AGroupThatNcclCannotEndEndsTheGroup) {
-  expect_all_fail({.fails = "ncclGroupEnd", .with = ncclSystemError},
                   {Errc::backend, Errc::aborted, Errc::peer_lost, Errc::timeout}, 5s);
 }
 
@@ -310,44 +300,6 @@ TEST_F(Failing, OtherReductionsAreAnErrorWithinTwoSeconds) {
   });
 }
 
-TEST_F(Failing, ACallThatDiffersAtTheEndIsNamedWithBothSides) {
-  for (const int device : {0, 1}) set_faults(device, {.mixes_reductions = true});
-  RankBarrier barrier(2);
-  on_groups(2, [&](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, 1);
-    at.group.all_reduce(data, at.rank == 0 ? ReduceOp::sum : ReduceOp::prod,
-                        {.stream = at.stream()});
-    barrier.wait();
-    const auto start = SteadyClock::now();
-    // No further call: the group breaks by itself.
-    while (SteadyClock::now() - start < 1900ms) std::this_thread::sleep_for(10ms);
-    expect_error({Errc::mismatch, Errc::aborted}, {"all_reduce #0 sum", "all_reduce #0 prod"},
-                 [&] { at.group.barrier(); });
-    barrier.wait();
-    at.free(data);
-  });
-}
-
-TEST_F(Failing, AbortEndsACallThatWaitsForTheOtherRank) {
-  RankBarrier barrier(2);
-  on_groups(2, [&](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, 1);
-    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
-    if (at.rank == 0) {
-      Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
-      barrier.wait();
-      expect_error(Errc::aborted, {"enough"}, [&] { work.wait(); });
-    } else {
-      barrier.wait();
-      at.group.abort("enough");
-    }
-    barrier.wait();
-    at.free(data);
-  });
-}
-
 // Calls whose ends are not queried, because an earlier one runs, have their own deadlines.
 TEST_F(Failing, ADeadlineNamesItsCallAmongOthers) {
   RankBarrier barrier(2);
@@ -367,20 +319,6 @@ TEST_F(Failing, ADeadlineNamesItsCallAmongOthers) {
       expect_error(Errc::aborted, {"first cause: ", cause}, [&] { third.wait(); });
     }
     barrier.wait();
-    at.free(data);
-  });
-}
-
-TEST_F(Failing, ARankThatLeavesIsPeerLostToTheOther) {
-  on_groups(2, [&](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, 1);
-    at.group.all_reduce(data, ReduceOp::sum, {.stream = at.stream()});
-    EXPECT_TRUE(at.holds(data, 2));
-    if (at.rank == 0)
-      expect_error(Errc::peer_lost, {}, [&] {
-        at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()}).wait();
-      });
     at.free(data);
   });
 }

@@ -102,17 +102,6 @@ TEST_F(Captured, RaggedRowsUseScratchMemoryOfTheGraph) {
       [](int, int n, std::int64_t row) { return of_rank(row < 2 ? 0 : 2, n); });
 }
 
-TEST_F(Captured, AReduceScatterAndACallBehindIt) {
-  replay(
-      6, 2,
-      [](const Member& at, const TensorView& in, const TensorView& out) {
-        const CallOptions options{.stream = at.stream()};
-        at.group.reduce_scatter(rows(in, 6), rows(out, 2), {}, ReduceOp::sum, options);
-        at.group.all_reduce(rows(out, 2), ReduceOp::sum, options);
-      },
-      [](int, int n, std::int64_t) { return 3 * sum(n); });
-}
-
 TEST_F(Captured, AnAsyncCallRunsBesideTheKernelsBehindIt) {
   replay(
       4, 8,
@@ -355,115 +344,6 @@ TEST_F(Captured, APeersAbortEndsACallThatIsBeingCaptured) {
     barrier.wait();
     at.free(data);
   });
-}
-
-class CaptureMutants : public Double {
- protected:
-  /// A capture with an all_reduce and rows that need scratch memory, and a launch of it.
-  static void use(const backend::nccl::CudaApi& mutated) {
-    static std::vector<std::unique_ptr<backend::nccl::CudaApi>> all;
-    all.push_back(std::make_unique<backend::nccl::CudaApi>(mutated));
-    RankBarrier barrier(2);
-    on_groups(2,
-              [&](const Member& at) {
-                const TensorView in = at.make();
-                const TensorView out = at.make();
-                at.fill(in, 1, 10ms);
-                Work before = at.group.all_reduce_async(in, ReduceOp::sum, {.stream = at.stream()});
-                Graph graph;
-                barrier.wait();
-                begin_capture(at.compute, cudaStreamCaptureModeThreadLocal);
-                try {
-                  at.fill(in, 1);
-                  before.wait();
-                  at.group.all_gather({in.data, DType::f32, {at.rank + 1}, in.device},
-                                      {out.data, DType::f32, {3}, in.device}, {1, 2},
-                                      {.stream = at.stream()});
-                  at.fill(in, 2);
-                } catch (const Error&) {  // NOLINT(bugprone-empty-catch): only the report counts.
-                }
-                end_capture(at.compute, &graph);
-                barrier.wait();
-                if (graph != nullptr) launch(graph, at.compute);
-                cuda().stream_synchronize(at.compute);
-                graph.reset();
-                at.free(in);
-                at.free(out);
-                at.group.abort("the test is over");
-                barrier.wait();
-                cuda().get_last_error();
-              },
-              {.timeout = 2s, .apis = {apis().nccl, all.back().get()}});
-    check_nothing_is_left(100ms);  // A fault may leave something.
-  }
-  static void expect_reported(const std::string& text) {
-    std::string all;
-    for (const std::string& violation : take_violations()) all += violation + "\n";
-    EXPECT_NE(all.find(text), std::string::npos) << "no '" << text << "' in:\n" << all;
-  }
-};
-
-TEST_F(CaptureMutants, NoneIsNotNoticed) {
-  use(cuda());
-  for (const std::string& violation : take_violations()) ADD_FAILURE() << violation;
-}
-
-TEST_F(CaptureMutants, AStreamThatDoesNotComeBack) {
-  auto mutated = cuda();
-  // The stream of the program waits for nothing.
-  mutated.stream_wait_event = [](cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
-    cudaStreamCaptureStatus status{};
-    cuda().stream_is_capturing(stream, &status);
-    return status == cudaStreamCaptureStatusActive ? cudaSuccess
-                                                   : cuda().stream_wait_event(stream, event, flags);
-  };
-  use(mutated);
-  expect_reported("was not joined");
-}
-
-TEST_F(CaptureMutants, AStreamThatIsNotBroughtIntoTheCapture) {
-  auto mutated = cuda();
-  mutated.stream_wait_event = [](cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
-    return cuda().stream_wait_event(stream, event, flags) == cudaErrorCapturedEvent ? cudaSuccess
-                                                                                    : cudaSuccess;
-  };
-  mutated.event_record = [](cudaEvent_t event, cudaStream_t stream) {
-    cudaStreamCaptureStatus status{};
-    cuda().stream_is_capturing(stream, &status);
-    return status == cudaStreamCaptureStatusActive ? cudaSuccess
-                                                   : cuda().event_record(event, stream);
-  };
-  use(mutated);
-  expect_reported("waits for what is not in its capture");
-}
-
-TEST_F(CaptureMutants, AnEventThatIsAskedInAModeThatProhibitsIt) {
-  auto mutated = cuda();
-  mutated.thread_exchange_stream_capture_mode = [](cudaStreamCaptureMode*) { return cudaSuccess; };
-  use(mutated);
-  expect_reported("in a mode that prohibits it");
-}
-
-TEST_F(CaptureMutants, ACaptureThatIsNotNoticed) {
-  auto mutated = cuda();
-  mutated.stream_is_capturing = [](cudaStream_t, cudaStreamCaptureStatus* status) {
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-  };
-  use(mutated);
-  expect_reported("an event that was recorded in a capture");
-}
-
-TEST_F(CaptureMutants, MemoryThatIsFreedInAnotherPlace) {
-  auto mutated = cuda();
-  mutated.free_async = [](void* data, cudaStream_t stream) {
-    cudaStreamCaptureStatus status{};
-    cuda().stream_is_capturing(stream, &status);
-    if (status != cudaStreamCaptureStatusActive) return cuda().free_async(data, stream);
-    return cudaSuccess;  // Never.
-  };
-  use(mutated);
-  expect_reported("never freed");
 }
 
 }  // namespace

@@ -405,66 +405,11 @@ TEST_F(Losses, OfArraysOfTheHostOrTheDeviceAreThoseOfAGroupOfHostMemory) {
   }
 }
 
-// NCCL adds up in an order of its own.
-TEST_F(Losses, WithoutAFixedOrderDifferOnlyByRounding) {
-  constexpr int size = 3;
-  const auto want = over_the_host(size);
-  on_groups(size, [&](const Member& at) {
-    const auto got =
-        call_all(&at.group, at.rank, size, Where::device, &at, {.stream = at.stream()});
-    const auto& mine = want[static_cast<std::size_t>(at.rank)].calls;
-    ASSERT_EQ(got.calls.size(), mine.size());
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      EXPECT_NEAR(got.calls[i].loss, mine[i].loss, 1e-12 * std::max(1.0, mine[i].loss));
-      ASSERT_EQ(got.calls[i].grad.size(), mine[i].grad.size());
-      for (std::size_t k = 0; k < mine[i].grad.size(); ++k)
-        EXPECT_FLOAT_EQ(got.calls[i].grad[k], mine[i].grad[k]);  // Rounded to floats.
-    }
-  });
-}
-
 /// Calls `loss` with these rows on the device.
 LossResult call_on_device(const Member& at, losses::SmoothAp& loss, const Kind& kind,
                           const Rows& rows) {
   OnDevice device(at);
   return loss(at.group, device.put(view_of(kind, rows)), {.stream = at.stream()});
-}
-
-TEST_F(Losses, ReadArraysBehindTheKernelsThatWriteThem) {
-  for (const auto& transport : transports())
-    transport.run(2, [&](const Member& at) {
-      const Kind kind = kinds().front();
-      const auto rows = rows_of(kind, at.rank, 2, 1);
-      losses::SmoothAp loss({.classes = kind.classes});
-      const auto want = loss(at.group, view_of(kind, rows), {.stream = at.stream()});
-      OnDevice device(at, 50ms);
-      const auto batch = device.put(view_of(kind, rows));
-      const auto got = loss(at.group, batch, {.stream = at.stream()});
-      EXPECT_EQ(got.loss, want.loss);
-      EXPECT_EQ(read_gradient(&at, got.grad, batch.logits),
-                read_gradient(nullptr, want.grad, view_of(kind, rows).logits));
-    });
-}
-
-TEST_F(Losses, OfABatchThatIsGatheredAlreadyExchangeNothing) {
-  for (const auto& transport : transports())
-    transport.run(2, [&](const Member& at) {
-      const Kind kind = kinds().front();
-      const auto rows = rows_of(kind, 1, 3, 0);  // The same on both ranks.
-      losses::SmoothAp loss({.classes = kind.classes, .pool = {.queue = 5, .gather = false}});
-      losses::SmoothAp alone({.classes = kind.classes, .pool = {.queue = 5}});
-      const auto calls = at.group.trace().size();
-      for (int i = 0; i < 2; ++i) {
-        const auto want = alone(view_of(kind, rows));
-        const auto got = call_on_device(at, loss, kind, rows);
-        EXPECT_EQ(got.loss, want.loss);
-        const ConstTensorView there(nullptr, DType::f32, want.grad.shape(),
-                                    at.group.memory().device());
-        EXPECT_EQ(read_gradient(&at, got.grad, there),
-                  read_gradient(nullptr, want.grad, view_of(kind, rows).logits));
-      }
-      EXPECT_EQ(at.group.trace().size(), calls);
-    });
 }
 
 TEST_F(Losses, OfArraysThatNothingCanCopyAreRefusedByName) {
@@ -507,56 +452,6 @@ TEST_F(Losses, OfAnotherDeviceAreRefusedOnAllRanksAndTheGroupGoesOn) {
       }
     });
   }
-}
-
-// The first loss may be user code that cannot read device memory.
-TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
-  for (const auto& transport : transports())
-    transport.run(2, [](const Member& at) {
-      const Kind kind = warm_up_kind();
-      losses::WarmUpOptions schedule{.warmup_steps = 1, .blend_steps = 2};
-      schedule.logger = [](LogLevel, std::string_view) {};
-      int seen = 0;
-      const auto first = [&](ProcessGroup* group, const RankingBatch& batch,
-                             const CallOptions& call) {
-        ++seen;
-        EXPECT_EQ(batch.logits.device.type, DeviceType::cpu);
-        return losses::CrossEntropy({.classes = 3})(*group, batch, call);
-      };
-      losses::WarmUp loss(first,
-                          std::make_unique<losses::SmoothAp>(
-                              losses::SmoothApOptions{.classes = 3, .temperature = 0.5}),
-                          schedule);
-      const CallOptions options{.stream = at.stream()};
-      const auto rows = rows_of(kind, at.rank, 2, 0);
-      for (std::int64_t step = 0; step < 2; ++step) {
-        loss.start_step(step);
-        OnDevice device(at);
-        const auto there = device.put(view_of(kind, rows));
-        auto elsewhere = there;
-        elsewhere.logits.device = {DeviceType::cuda, 6};
-        expect_error(at.rank == 1 ? Errc::unsupported : Errc::mismatch, {"cuda:6"},
-                     [&] { (void)loss(at.group, at.rank == 1 ? elsewhere : there, options); });
-        (void)loss(at.group, there, options);
-      }
-      EXPECT_EQ(seen, at.rank == 1 ? 2 : 3);  // In the blend the ranks agree before.
-    });
-}
-
-TEST_F(Losses, OfWrongNumbersOnADeviceAreRefusedOnAllRanks) {
-  for (const auto& transport : transports())
-    transport.run(2, [&](const Member& at) {
-      for (const Kind& kind : kinds()) {
-        SCOPED_TRACE(kind.name);
-        auto rows = rows_of(kind, at.rank, 2, 1);  // Rank 1 has none.
-        if (at.rank == 0) rows.logits[1] = std::numeric_limits<float>::quiet_NaN();
-        OnDevice device(at);
-        const auto batch = device.put(view_of(kind, rows));
-        const Loss loss = kind.make();
-        expect_error(at.rank == 0 ? Errc::invalid_argument : Errc::mismatch, {"is nan"},
-                     [&] { (void)loss.call(&at.group, batch, {.stream = at.stream()}); });
-      }
-    });
 }
 
 TEST_F(Losses, WithoutPinnedMemoryAreRefusedOnAllRanksAndTheGroupGoesOn) {
@@ -604,47 +499,6 @@ TEST_F(Losses, CannotBeCapturedAndTheCaptureAndTheGroupGoOn) {
         }
       });
     }
-}
-
-// The other ranks' calls have begun and cannot be undone.
-TEST_F(Losses, OfARankThatCapturesEndWithItsTextOnTheOthersLongBeforeTheirDeadline) {
-  RankBarrier barrier(2);
-  for (const auto& transport : transports())
-    transport.run(2, [&](const Member& at) {
-      const Kind kind = kinds().front();
-      const auto rows = rows_of(kind, at.rank, 2, 0);
-      losses::SmoothAp loss({.classes = kind.classes});
-      const auto expect_ended = [&](Errc code, const Deadline& deadline) {
-        expect_error(code, {"CUDA graph"}, [&] {
-          (void)loss(at.group, view_of(kind, rows), {.stream = at.stream(), .deadline = deadline});
-        });
-      };
-      if (at.rank == 0) {
-        EXPECT_EQ(begin_capture(at.compute, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-        expect_ended(Errc::unsupported, {});
-        Graph graph;
-        EXPECT_EQ(end_capture(at.compute, &graph), cudaSuccess);
-        barrier.wait();
-      } else {
-        barrier.wait();
-        expect_ended(Errc::mismatch, Deadline::after(20s));
-      }
-      barrier.wait();  // A rank that leaves is lost to its peers.
-    });
-}
-
-TEST_F(Losses, StageInPinnedMemoryThatIsUsedAgain) {
-  on_groups(2, [](const Member& at) {
-    const Kind kind = kinds().front();
-    losses::SmoothAp loss({.classes = kind.classes});
-    const auto rows = rows_of(kind, at.rank, 2, 0);
-    (void)call_on_device(at, loss, kind, rows);
-    EXPECT_GT(pinned_bytes(), 0U);
-    const int before = calls("cudaHostAlloc");
-    for (int i = 0; i < 3; ++i) (void)call_on_device(at, loss, kind, rows);
-    EXPECT_EQ(calls("cudaHostAlloc"), before);
-  });
-  EXPECT_EQ(pinned_bytes(), 0U);
 }
 
 }  // namespace

@@ -80,13 +80,6 @@ TEST_F(NcclRegistration, APartThatBeginsWithinAPageIsABuffer) {
   });
 }
 
-TEST_F(NcclRegistration, WithoutWindowsOnThePlatformItIsABuffer) {
-  set_registers(false, true);
-  on_groups(2, [](const Member& at) {
-    EXPECT_EQ(kind_of(at, at.group.registrable_memory()), RegistrationKind::buffer);
-  });
-}
-
 TEST_F(NcclRegistration, WhatNcclDoesNotWantIsOfNoKind) {
   set_registers(false, false);
   const int before = calls("ncclCommDeregister");
@@ -165,16 +158,6 @@ TEST_F(NcclRegistration, ItsEndWaitsForTheCallsUnderWay) {
   });
 }
 
-TEST_F(NcclRegistration, ItsEndWaitsForACallOnTheCallersStream) {
-  on_groups(2, [](const Member& at) {
-    const Block block(at, at.group.registrable_memory());
-    std::optional<Registration> registered = at.group.register_memory(block.view);
-    at.fill(block.view, 1, slow);
-    at.group.all_reduce(block.view, ReduceOp::sum, {.stream = at.stream()});
-    registered.reset();
-  });
-}
-
 TEST_F(NcclRegistration, AGroupThatEndsForgetsItsBlocks) {
   const auto store = make_memory_store();
   const int before = calls("ncclCommWindowDeregister");
@@ -198,17 +181,6 @@ TEST_F(NcclRegistration, AfterAnAbortItsEndWaitsForTheCommunicator) {
     at.group.abort("the test");
     registered.reset();
     block.reset();  // The double reports memory that is still registered.
-  });
-}
-
-TEST_F(NcclRegistration, AssigningEndsTheOneBefore) {
-  on_groups(2, [](const Member& at) {
-    std::optional<Block> first(std::in_place, at, at.group.registrable_memory());
-    const Block second(at, at.group.registrable_memory());
-    Registration registered = at.group.register_memory(first->view);
-    registered = at.group.register_memory(second.view);
-    first.reset();
-    expect_sum(at, second.view);
   });
 }
 
@@ -255,46 +227,6 @@ TEST_F(NcclRegistration, OneThatDoesNotEndEndsByTheDeadline) {
                            [&] { (void)at.group.register_memory(block.view); });
             },
             {.timeout = 2s});
-}
-
-// The double reports wrong use by a program.
-
-TEST_F(NcclRegistration, MemoryThatIsFreedWhileRegisteredIsReported) {
-  on_bare_ranks(1, [](const BareRank& at) {
-    void* data = nullptr;
-    void* handle = nullptr;
-    EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
-    EXPECT_EQ(nccl().comm_register(at.comm, data, 400, &handle), ncclSuccess);
-    EXPECT_EQ(nccl().mem_free(data), ncclSuccess);
-  });
-  expect_violation({"registered with communicator"});
-}
-
-TEST_F(NcclRegistration, AHandleAfterTheAbortIsReported) {
-  on_bare_ranks(1, [](BareRank& at) {
-    void* data = nullptr;
-    void* window = nullptr;
-    EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
-    EXPECT_EQ(nccl().comm_window_register(at.comm, data, 400, &window, NCCL_WIN_COLL_SYMMETRIC),
-              ncclInProgress);
-    EXPECT_EQ(at.settle(), ncclSuccess);
-    EXPECT_NE(window, nullptr);
-    ncclComm_t gone = std::exchange(at.comm, nullptr);
-    nccl().comm_abort(gone);
-    EXPECT_EQ(nccl().comm_window_deregister(gone, window), ncclInvalidArgument);
-    EXPECT_EQ(nccl().mem_free(data), ncclSuccess);
-  });
-  expect_violation({"was aborted before"});
-}
-
-TEST_F(NcclRegistration, MemoryInUseIsNotFreed) {
-  on_bare_ranks(1, [](const BareRank& at) {
-    void* data = nullptr;
-    EXPECT_EQ(nccl().mem_alloc(&data, 400), ncclSuccess);
-    fill(at.stream, static_cast<float*>(data), 100, 1, slow);
-    EXPECT_EQ(nccl().mem_free(data), ncclSuccess);
-  });
-  expect_violation({"the host has not seen it end"});
 }
 
 }  // namespace

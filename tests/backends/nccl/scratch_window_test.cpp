@@ -176,30 +176,6 @@ TEST_F(NcclScratchWindow, SlotsBehindAnUnevenReductionAreAtOnePlaceToo) {
   EXPECT_EQ(seen.offset(0), seen.offset(1));
 }
 
-// The double reports accesses without an order.
-TEST_F(NcclScratchWindow, CallsUnderWayUseItOneAfterAnother) {
-  on_groups(
-      ranks,
-      [](const Member& at) {
-        const TensorView one = at.make();
-        const TensorView two = at.make();
-        at.fill(one, static_cast<float>(at.rank + 1), slow);
-        at.fill(two, static_cast<float>(at.rank + 2));
-        std::vector<Work> works;
-        for (const auto& data : {one, two})
-          works.push_back(at.group.all_reduce_async(data, ReduceOp::max, {.stream = at.stream()}));
-        at.group.all_reduce(one, ReduceOp::sum, {.stream = {at.other}});
-        for (auto& work : works) work.block_stream(at.stream());
-        EXPECT_TRUE(at.holds(two, 3));
-        for (auto& work : works) work.wait();
-        cuda().stream_synchronize(at.other);
-        EXPECT_TRUE(at.holds(one, 4));
-        at.free(one);
-        at.free(two);
-      },
-      with("64K"));
-}
-
 TEST_F(NcclScratchWindow, CapturedCallsHaveMemoryOfTheirGraph) {
   on_groups(
       ranks,
@@ -230,15 +206,6 @@ TEST_F(NcclScratchWindow, AnAbortedGroupFreesIt) {
       },
       with("64K"));
   EXPECT_EQ(calls("ncclMemFree"), freed + 2);  // The double reports memory that is in use.
-}
-
-TEST_F(NcclScratchWindow, WithoutWindowsItIsABuffer) {
-  set_registers(false, true);
-  const int buffers = calls("ncclCommDeregister");
-  on_groups(
-      ranks, [](const Member& at) { expect_gathered(at); }, with("4K"));
-  EXPECT_EQ(calls("ncclCommDeregister"), buffers + 2);
-  EXPECT_EQ(seen.offset(0), 0);
 }
 
 TEST_F(NcclScratchWindow, WhatNcclDoesNotRegisterIsFreedAndReported) {

@@ -100,22 +100,6 @@ TEST_F(Staged, AnAsyncCallIsBehindWhatItsStreamHadToDoAndBeforeWhatIsOrderedBehi
   });
 }
 
-TEST_F(Staged, AnAsyncCallDoesNotWait) {
-  RankBarrier barrier(2);
-  on_staged(2, [&](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, 1);
-    if (at.rank == 1) barrier.wait();  // Rank 0 has made its call.
-    Work work = at.group.all_reduce_async(data, ReduceOp::sum, {.stream = at.stream()});
-    if (at.rank == 0) barrier.wait();
-    std::atomic<bool> ran = false;
-    std::move(work).then([&] { ran = true; }).wait();
-    EXPECT_TRUE(ran);
-    EXPECT_TRUE(at.holds(data, 2));
-    at.free(data);
-  });
-}
-
 TEST_F(Staged, MessagesOfAStreamAreNotBehindThoseOfAnother) {
   on_staged(2, [](const Member& at) {
     const TensorView late = at.make();
@@ -228,19 +212,6 @@ TEST_F(Staged, ADeadlineHoldsForTheStreamToo) {
       expect_error(Errc::aborted, {"stream"}, [&] { work.wait(); });
     }
     expect_error(Errc::aborted, {"stream"}, [&] { at.group.barrier(); });
-    at.free(data);
-  });
-}
-
-TEST_F(Staged, AMessageHasADeadlineForTheStreamToo) {
-  on_staged(1, [](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, 1, 300ms);
-    expect_error(Errc::timeout, {"stream", "send"}, [&] {
-      at.group.send_async(data, 0, 0, {.stream = at.stream(), .deadline = Deadline::after(50ms)})
-          .wait();
-    });
-    expect_error(Errc::aborted, {}, [&] { at.group.barrier(); });
     at.free(data);
   });
 }
@@ -408,87 +379,6 @@ TEST_F(Pinned, WhatIsIdleGoesBackBeforeMemoryRunsOut) {
   { const auto large = pool->take(10 * 4096); }
   expect_error(Errc::resource_exhausted, {"pinned"}, [&] { (void)pool->take(11 * 4096); });
   EXPECT_EQ(cuda().get_last_error(), cudaSuccess);
-}
-
-/// Staging that misuses CUDA in one way: either the results are wrong, or the double reports it.
-class StagedMutants : public Staged {
- protected:
-  static constexpr int size = 2;
-
-  /// True if the numbers were right.
-  static bool use(const CudaApi& mutated) {
-    // Leaked on purpose: memory pools know it by its address.
-    static std::vector<std::unique_ptr<CudaApi>> all;
-    all.push_back(std::make_unique<CudaApi>(mutated));
-    std::atomic<bool> right = true;
-    on_staged(size,
-              [&](const Member& at) {
-                const TensorView in = at.make();
-                const TensorView out = at.make();
-                void* later = at.group.memory().allocate(4, {});
-                fill(nullptr, static_cast<float*>(later), 1, 0, slow);
-                at.fill(in, 1, slow / 2);
-                at.fill(out, 0);
-                at.group.all_reduce(in, out, ReduceOp::sum, {.stream = at.stream()});
-                if (!at.holds(out, 2)) right = false;
-                at.free(in);
-                at.free(out);
-                at.group.memory().release(later, 4, {});
-                cuda().stream_synchronize(nullptr);
-              },
-              {.timeout = 5s, .devices = 1, .api = all.back().get()});
-    return right;
-  }
-  static std::string reports() {
-    std::string text;
-    for (const auto& violation : take_violations()) text += violation + "\n";
-    return text;
-  }
-};
-
-TEST_F(StagedMutants, NoneIsNotNoticed) {
-  EXPECT_TRUE(use(cuda()));
-  EXPECT_EQ(reports(), "");
-}
-
-TEST_F(StagedMutants, ACopyOnTheWrongStream) {
-  CudaApi mutated = cuda();
-  mutated.memcpy_async = [](void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-    // Those of Memory::copy() are the test's own.
-    return cuda().memcpy_async(to, from, bytes, kind, kind == cudaMemcpyDefault ? stream : nullptr);
-  };
-  EXPECT_FALSE(use(mutated));
-  (void)reports();
-}
-
-TEST_F(StagedMutants, AMissingWaitBeforeTheHostReads) {
-  if (thread_sanitizer) GTEST_SKIP() << "the mutant is a data race on purpose";
-  CudaApi mutated = cuda();
-  mutated.event_query = [](cudaEvent_t) { return cudaSuccess; };
-  EXPECT_FALSE(use(mutated));
-  (void)reports();
-}
-
-TEST_F(StagedMutants, AnEventOnAnotherStream) {
-  CudaApi mutated = cuda();
-  mutated.event_record = [](cudaEvent_t event, cudaStream_t) {
-    cudaStream_t stray = nullptr;
-    cuda().stream_create_with_flags(&stray, cudaStreamNonBlocking);
-    const auto result = cuda().event_record(event, stray);
-    cuda().stream_destroy(stray);
-    return result;
-  };
-  (void)use(mutated);
-  EXPECT_NE(reports().find("race: cudaMemcpyAsync"), std::string::npos);
-}
-
-TEST_F(StagedMutants, PinnedMemoryThatIsNotFreed) {
-  CudaApi mutated = cuda();
-  mutated.free_host = [](void*) { return cudaSuccess; };
-  EXPECT_TRUE(use(mutated));
-  check_nothing_is_left(100ms);  // A fault may leave something.
-  EXPECT_NE(reports().find("pinned bytes were never freed"), std::string::npos);
 }
 
 }  // namespace

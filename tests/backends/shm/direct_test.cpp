@@ -534,39 +534,7 @@ TEST(ShmDirect, ArraysOutliveTheirGroupAndServeOthers) {
   });
 }
 
-TEST(ShmDirect, WorksWithoutMemfd) {
-  const auto output = on_processes({.size = 2}, [](RankProcess& rank) -> std::string {
-    if (!forbid(SYS_memfd_create)) return "not permitted";
-    const auto member = make_member(rank, "files");
-    std::uint64_t calls = 0;
-    EXPECT_EQ(run_and_check(*member, calls, Operation::all_reduce, 100'000, {true, true, true}),
-              1U);
-    return {};
-  });
-  if (output[0] == "not permitted") GTEST_SKIP() << "seccomp is not permitted here";
-}
-
 // --- Errors ---
-
-TEST(ShmDirect, AStoppedPeerCostsNoMoreThanTheDeadline) {
-  on_processes({.size = 2}, [](RankProcess& rank) {
-    auto group = ProcessGroup::create(options_of(rank, "stopped"));
-    Tensor data(group.memory(), Shape{1'000'000}, DType::i32);
-    expect_sum(group, data);
-    if (rank.last()) {
-      ::raise(SIGSTOP);
-      expect_error({Errc::timeout, Errc::aborted}, {"deadline"}, [&] { group.all_reduce(data); });
-      return std::string();
-    }
-    wait_until_stopped(rank.process(1));
-    const auto start = std::chrono::steady_clock::now();
-    expect_error(Errc::timeout, {"deadline", "missing: 1"},
-                 [&] { group.all_reduce(data, ReduceOp::sum, {.timeout = 100ms}); });
-    EXPECT_LT(std::chrono::steady_clock::now() - start, patience() * 500ms);
-    ::kill(rank.process(1), SIGCONT);
-    return std::string();
-  });
-}
 
 // Rank 0 fails while rank 1 combines its part, with arrays of rank 0 as input and output.
 TEST(ShmDirect, AnErrorIsReportedOnlyWhenNoThreadAccessesTheArrays) {

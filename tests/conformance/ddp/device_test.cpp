@@ -89,44 +89,7 @@ TEST_P(ReducerOnDevice, BucketsWaitForTwoProducers) {
   });
 }
 
-/// Makes 4 steps of two buckets, whose gradients differ from step to step, and returns the results.
-/// The buckets are rebuilt after the first step, in the order of the marks.
-std::vector<float> results_of_steps(const Gradients& at, GradientReducer& reducer) {
-  std::vector<float> results;
-  std::vector<float> host(gradient_elements);
-  for (int step = 0; step < 4; ++step) {
-    const auto value = static_cast<float>(at.group.rank() + 1 + 10 * step);
-    const TensorView a = at.make();
-    const TensorView b = at.make();
-    at.device.fill(a, value, 1ms, at.compute.handle());
-    at.device.fill(b, 3 * value, 1ms, at.compute.handle());
-    reducer.mark_ready(0, a, at.compute.handle());
-    reducer.mark_ready(1, b, at.compute.handle());
-    reducer.finish();
-    for (const TensorView& array : {a, b}) {
-      at.device.copy(host.data(), array.data, array.bytes(), at.compute.handle());
-      results.insert(results.end(), host.begin(), host.end());
-    }
-  }
-  return results;
-}
-
-TEST_P(ReducerOnDevice, BucketsArePreparedListsAndHaveTheNumbersOfSingleCalls) {
-  on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
-    const ReducerOptions options{.first_bucket_cap = 1, .bucket_cap = 1};
-    GradientReducer single(at.group, two(at), options);
-    single.set_hook(ddp::all_reduce_hook);
-    const auto expected = results_of_steps(at, single);
-    EXPECT_EQ(at.backend->prepared_launches(), 0U);
-    GradientReducer reducer(at.group, two(at), options);
-    EXPECT_EQ(results_of_steps(at, reducer), expected);
-    EXPECT_EQ(reducer.buckets().size(), 2U);
-    EXPECT_EQ(at.backend->prepared_launches(), 8U);
-    EXPECT_EQ(expected[3 * 2 * gradient_elements], at.mean() + 30);
-  });
-}
-
-TEST_P(ReducerOnDevice, AnotherDivisorIsAnotherList) {
+TEST_P(ReducerOnDevice, TheDivisorMayChangeWithEachStep) {
   on_fake_ranks(GetParam(), {}, [](const Gradients& at) {
     GradientReducer reducer(at.group, two(at));
     for (const double divisor : {0.0, 1.0, 4.0, 4.0, 0.0}) {
@@ -143,7 +106,6 @@ TEST_P(ReducerOnDevice, AnotherDivisorIsAnotherList) {
       const float want = at.mean() * size / (divisor == 0 ? size : static_cast<float>(divisor));
       EXPECT_TRUE(holds(at, a, want, at.compute)) << "divisor " << divisor;
     }
-    EXPECT_EQ(at.backend->prepared_launches(), 5U);
   });
 }
 

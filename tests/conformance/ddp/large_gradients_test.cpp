@@ -6,7 +6,6 @@
 #include <complex>
 #include <cstring>
 #include <optional>
-#include <thread>
 
 #include "conformance/cells.hpp"
 #include "conformance/ddp/hook_steps.hpp"
@@ -149,18 +148,6 @@ TEST_P(LargeGradients, MayBeMarkedAtTheirPlacesOnSomeRanks) {
   });
 }
 
-TEST_P(LargeGradients, AreDividedByTheRows) {
-  on_ranks(GetParam(), [&](ProcessGroup& group) {
-    GradientReducer reducer(group, large_parameters(group),
-                            {.divisor = 1, .average_over_rows = true});
-    Gradients mine(group);
-    mine.mark(reducer);
-    reducer.finish(1);
-    for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
-      expect_mean(group, id, mine.array(id));
-  });
-}
-
 TEST_P(LargeGradients, AreInTheBucketsOfAHook) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     GradientReducer reducer(group, large_parameters(group));
@@ -247,22 +234,6 @@ TEST_P(LargeGradients, TakePartInStepsOfEveryKind) {
     expect_step(group, reducer);
     reducer.set_hook(ddp::all_reduce_hook);
     expect_step(group, reducer, true);
-  });
-}
-
-TEST_P(LargeGradients, MayBeMarkedByThreads) {
-  on_ranks(GetParam(), [&](ProcessGroup& group) {
-    GradientReducer reducer(group, large_parameters(group));
-    for (int step = 0; step < 3; ++step) {
-      Gradients mine(group);
-      std::vector<std::thread> threads;
-      for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
-        threads.emplace_back([&, id] { reducer.mark_ready(id, mine.array(id)); });
-      for (std::thread& thread : threads) thread.join();
-      reducer.finish();
-      for (std::size_t id = 0; id < gradient_shapes.size(); ++id)
-        expect_mean(group, id, mine.array(id));
-    }
   });
 }
 

@@ -107,16 +107,6 @@ Calls coalesced(int calls) {
     together.launch().wait();
   };
 }
-Calls prepared(int calls) {
-  return [=](ProcessGroup& group) {
-    std::vector<Buffer> all;
-    for (int i = 0; i < calls; ++i) all.push_back(array(group));
-    Coalesce together(group);
-    for (const auto& data : all) (void)group.all_reduce_async(data);
-    Prepared list = together.prepare();
-    list.launch().wait();
-  };
-}
 Calls nothing() {
   return [](ProcessGroup&) {};
 }
@@ -175,7 +165,6 @@ std::vector<Disagreement> disagreements() {
   add("order", then(all_reduce(4), all_reduce(8)), then(all_reduce(8), all_reduce(4)));
   add("split_against_all_reduce", split(), all_reduce());
   add("coalesced", coalesced(2), coalesced(3));
-  add("prepared", prepared(2), coalesced(2));
   return all;
 }
 

@@ -101,44 +101,6 @@ TEST_P(Sync, NoOpIsTheSumAsDocumented) {
   });
 }
 
-TEST_P(Sync, SumAndMeanAndTheOthersAreWhatTheirNamesSay) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    using Wanted = Array (Example<float>::*)() const;
-    const std::map<std::string, Wanted> wanted{
-        {"sum", &Example<float>::sum},      {"SUM", &Example<float>::sum},
-        {"max", &Example<float>::max},      {"min", &Example<float>::min},
-        {"prod", &Example<float>::product}, {"product", &Example<float>::product}};
-    for (const auto& [name, want] : wanted) {
-      SCOPED_TRACE(name);
-      const Example<float> example(group);
-      if (is_refused(group, example.data, name)) continue;
-      expect_in_place(sync_ddp(example.data, &group, name), example.data);
-      EXPECT_TRUE(same(example.data.read(), (example.*want)()));
-    }
-    for (const char* name : {"mean", "Mean", "avg", "AVG"}) {
-      SCOPED_TRACE(name);
-      const Example<float> example(group);
-      expect_in_place(sync_ddp(example.data, &group, name), example.data);
-      EXPECT_TRUE(same(example.data.read(), pair_of<float>(example.is.mean, 2 * example.is.mean)));
-    }
-  });
-}
-
-TEST_P(Sync, TheMeanOfIntegersStaysInPlaceAndKeepsItsType) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const char* name : {"mean", "avg", "Mean", "AVG"}) {
-      SCOPED_TRACE(name);
-      const Example<std::int64_t> wide(group);
-      if (is_refused(group, wide.data, name)) continue;
-      expect_in_place(sync_ddp(wide.data, &group, name), wide.data);
-      EXPECT_TRUE(same(wide.data.read(), wide.mean()));
-      const Example<std::uint8_t> narrow(group);
-      expect_in_place(sync_ddp(narrow.data, &group, name), narrow.data);
-      EXPECT_TRUE(same(narrow.data.read(), narrow.mean()));
-    }
-  });
-}
-
 struct Name {
   const char* text;
   Kind kind;
@@ -205,35 +167,6 @@ TEST_P(Sync, TheMeanOfIntegersTruncatesTowardZero) {
   });
 }
 
-TEST_P(SyncOfSeveral, MinusThreeHalvesAreMinusOne) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const std::int64_t mine = group.rank() < 2 ? -1 - group.rank() : 0;
-    EXPECT_EQ(sync_ddp(mine, &group, "mean"), -3 / group.size());
-    if (group.size() == 2) {
-      EXPECT_EQ(sync_ddp(mine, &group, "mean"), -1);
-    }
-  });
-}
-
-// In the array's dtype, whatever average the backend has.
-TEST_P(Sync, TheMeanOfIntegersIsThatOfTheirWrappedSum) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const int n = group.size();
-    const Buffer small(group, array_of<std::int8_t>({100, -100}));
-    if (is_refused(group, small, "mean")) return;
-    sync_ddp(small, &group, "mean");
-    const auto wrapped = [&](int sum) { return static_cast<std::int8_t>(sum); };
-    EXPECT_TRUE(same(small.read(),
-                     array_of<std::int8_t>({static_cast<std::int8_t>(wrapped(100 * n) / n),
-                                            static_cast<std::int8_t>(wrapped(-100 * n) / n)})));
-    const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
-    const Buffer large(group, array_of<std::uint64_t>({most}));
-    sync_ddp(large, &group, "mean");
-    const auto wide = static_cast<std::uint64_t>(n);
-    EXPECT_TRUE(same(large.read(), array_of<std::uint64_t>({most * wide / wide})));
-  });
-}
-
 TEST_P(Sync, UnknownNamesAreRefusedWithThoseThatThereAre) {
   on_ranks(world(), [](ProcessGroup& group) {
     const Array mine = array_of<std::int32_t>({group.rank() + 1, 7});
@@ -277,26 +210,6 @@ TEST_P(SyncComparing, ANameThatOneRankMakesUpIsAnErrorOnAll) {
                      [&] { sync_ddp(data, &group, "mean"); });
       expect_usable(group);
     });
-}
-
-TEST_P(SyncComparing, DifferentOperationsAreNamedOnAll) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer data(group, array_of<double>({1}));
-    expect_error(Errc::mismatch, {"all_reduce sum", "all_reduce avg"},
-                 [&] { sync_ddp(data, &group, group.rank() == 0 ? "mean" : "sum"); });
-    expect_usable(group);
-  });
-}
-
-TEST_P(SyncOfSeveral, BooleansHaveNoMean) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer data(group, array_of<bool>({group.rank() == 0, true}));
-    expect_error(Errc::invalid_argument, {"avg of boolean"},
-                 [&] { sync_ddp(data, &group, "mean"); });
-    if (is_refused(group, data, "min")) return;
-    expect_in_place(sync_ddp(data, &group, "min"), data);
-    EXPECT_TRUE(same(data.read(), array_of<bool>({false, true})));
-  });
 }
 
 TEST_P(Sync, IsOneCall) {
@@ -389,18 +302,6 @@ TEST_P(Sync, OnlyAScaleChangesTheInputOfOneRank) {
     sync_ddp(data, &group, ReduceOp::premul(scale));
     const int n = group.size();
     EXPECT_TRUE(same(data.read(), array_of<double>({2.0 * n * (n + 1)})));
-  });
-}
-
-TEST_P(Sync, ASubGroupSyncsItsOwnRanks) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    auto part = group.split(group.rank() % 2);
-    ASSERT_TRUE(part.has_value());
-    const Buffer data(group, array_of<float>({static_cast<float>(group.rank())}));
-    sync_ddp(data, &*part, "mean");
-    // 0 2 .. or 1 3 ..: the mean is the first rank's value plus the ranks between.
-    const auto want = static_cast<float>(group.rank() % 2 + part->size() - 1);
-    EXPECT_TRUE(same(data.read(), array_of<float>({want})));
   });
 }
 

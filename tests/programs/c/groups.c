@@ -63,7 +63,6 @@ void test_works(const world* w) {
   tutti_array a = vector_of(x, 1), b = vector_of(y, 2);
   tutti_work *first = NULL, *second = NULL, *both[2];
   tutti_coalesce* calls = NULL;
-  tutti_prepared* list = NULL;
   ended e = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, TUTTI_ABORTED};
   int32_t done = 0;
 
@@ -104,30 +103,9 @@ void test_works(const world* w) {
   OK(tutti_coalesce_add(calls, first));
   OK(tutti_coalesce_add(calls, second));
   OK(tutti_coalesce_launch(calls, NULL));
+  FAILS(tutti_coalesce_launch(calls, NULL), TUTTI_INVALID_ARGUMENT, "launch() was already called");
   OK(tutti_coalesce_free(calls));
   EXPECT(x[0] == (float)w->size && y[0] == 3);
-
-  OK(tutti_coalesce_begin(&w->group, 1, &calls));
-  OK(tutti_all_reduce(w->group, &a, &a, TUTTI_SUM, NULL, &first));
-  OK(tutti_coalesce_add(calls, first));
-  OK(tutti_all_reduce(w->group, &b, &b, TUTTI_MAX, NULL, &second));
-  OK(tutti_coalesce_add(calls, second));
-  OK(tutti_coalesce_prepare(calls, &list));
-  FAILS(tutti_coalesce_launch(calls, NULL), TUTTI_INVALID_ARGUMENT, "prepare() was already called");
-  OK(tutti_coalesce_free(calls));
-  for (int step = 1; step <= 3; ++step) {
-    x[0] = (float)step;
-    y[0] = (float)(w->rank + step);
-    if (step == 2) {
-      OK(tutti_prepared_launch(list, NULL, &first));
-      OK(tutti_work_wait(first));
-      OK(tutti_work_free(first));
-    } else {
-      OK(tutti_prepared_launch(list, NULL, NULL));
-    }
-    EXPECT(x[0] == (float)(step * w->size) && y[0] == (float)(w->size - 1 + step));
-  }
-  OK(tutti_prepared_free(list));
 }
 
 static void test_making(const world* w) {

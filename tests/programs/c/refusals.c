@@ -39,7 +39,6 @@ static void test_null_works(const tutti_array* a) {
   NULLS(work, tutti_sendrecv(NULL, a, 0, a, 0, 0, NULL, &work));
   NULLS(work, tutti_work_all(none, 1, &work));
   NULLS(work, tutti_coalesce_launch(NULL, &work));
-  NULLS(work, tutti_prepared_launch(NULL, NULL, &work));
   /* The out-parameter of the result is missing. */
   NULLS(work, tutti_all_gather_rows(NULL, a, 1, NULL, NULL, NULL, &work));
   NULLS(work, tutti_all_gather_rows(NULL, a, 2, NULL, NULL, NULL, &work));
@@ -88,7 +87,6 @@ static void test_null_objects(const tutti_array* a) {
   tutti_loss* loss = NULL;
   tutti_reducer* reducer = NULL;
   tutti_coalesce* calls = NULL;
-  tutti_prepared* list = NULL;
   tutti_registration* registration = NULL;
   TUTTI_INIT(options);
   options.size = 1;
@@ -108,7 +106,6 @@ static void test_null_objects(const tutti_array* a) {
   NULLS(loss, tutti_loss_create_warm_up(NULL, NULL, NULL, &loss));
   NULLS(reducer, tutti_reducer_create(NULL, NULL, 0, NULL, 0, NULL, &reducer));
   NULLS(calls, tutti_coalesce_begin(both, 1, &calls));
-  NULLS(list, tutti_coalesce_prepare(NULL, &list));
   NULLS(registration, tutti_register_memory(NULL, a, NULL, &registration));
 }
 

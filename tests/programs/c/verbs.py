@@ -16,7 +16,6 @@ CLASSES = {
     "work.hpp": {"Work": ["work_"]},
     "pending.hpp": {"Pending": ["work_"]},
     "coalesce.hpp": {"Coalesce": ["coalesce_"]},
-    "prepared.hpp": {"Prepared": ["prepared_"]},
     "store/store.hpp": {"Store": ["store_"]},
     "ddp/gradient_reducer.hpp": {"GradientReducer": ["reducer_"]},
     "losses/ranking_loss.hpp": {"RankingLoss": ["loss_"]},

@@ -103,18 +103,6 @@ bool coalesced(ProcessGroup& group, const Begin& begin) {
   return are(a.x, 3);
 }
 
-bool prepared(ProcessGroup& group, const Begin& begin) {
-  Arrays a(group);
-  begin();
-  Coalesce calls(group);
-  calls.add(group.all_reduce_async(a.x));
-  calls.add(group.all_reduce_async(a.z));
-  Prepared list = calls.prepare();
-  list.launch().wait();
-  list.launch().wait();
-  return are(a.x, 6);
-}
-
 bool messages(ProcessGroup& group, const Begin& begin) {
   Arrays a(group);
   const int peer = 1 - a.rank;
@@ -336,11 +324,20 @@ bool destroy(ProcessGroup& group, const Begin& begin) {
 
 const std::vector<Phase>& all_phases() {
   static const std::vector<Phase> all{
-      {"create", nullptr},    {"destroy", destroy, true}, {"split", split},
-      {"verbs", verbs},       {"async", async},           {"coalesced", coalesced},
-      {"prepared", prepared}, {"messages", messages},     {"gathers", gathers},
-      {"syncs", syncs},       {"losses", losses_of_two},  {"features", losses_of_features},
-      {"metrics", measures},  {"reducer", reducer},       {"averager", averager},
+      {"create", nullptr},
+      {"destroy", destroy, true},
+      {"split", split},
+      {"verbs", verbs},
+      {"async", async},
+      {"coalesced", coalesced},
+      {"messages", messages},
+      {"gathers", gathers},
+      {"syncs", syncs},
+      {"losses", losses_of_two},
+      {"features", losses_of_features},
+      {"metrics", measures},
+      {"reducer", reducer},
+      {"averager", averager},
       {"objects", objects},
   };
   return all;

@@ -61,20 +61,6 @@ TEST(CallHistory, TheFirstCallThatDiffersIsNamedWithBothSides) {
       << found->text;
 }
 
-TEST(CallHistory, ALaunchOfAPreparedListIsNamed) {
-  Rank a(0);
-  Rank b(1);
-  const std::array ops{all_reduce(), all_reduce()};
-  (void)a.history.begin(ops, {.fingerprint = 1, .prepared = 1});
-  (void)b.history.begin(ops, {.fingerprint = 2});
-  const auto found = compare(a, b);
-  ASSERT_TRUE(found);
-  EXPECT_NE(found->text.find("rank 0: all_reduce #0 sum f32 16 B (first of 2) prepared (launch 1) "
-                             "running; rank 1: all_reduce #0 sum f32 16 B (first of 2) running"),
-            std::string::npos)
-      << found->text;
-}
-
 TEST(CallHistory, ADifferenceInTheLastCallOfBothIsThere) {
   Rank a(0);
   Rank b(1);

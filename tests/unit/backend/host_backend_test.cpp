@@ -249,21 +249,6 @@ TEST_F(HostBackendMessages, MayEndAfterTheirGroup) {
   work.wait();
 }
 
-// The worker makes the call when the list may have ended.
-TEST(HostBackend, ACallThatRunsLaterHasNoPlaceOfItsPreparedList) {
-  std::vector<int> launches;
-  auto group = ProcessGroup::create({}, std::make_unique<FunctionBackend>([&](const Call& call) {
-                                      EXPECT_EQ(call.kept, nullptr);
-                                      launches.push_back(call.prepared);
-                                    }));
-  std::vector<float> data(4);
-  Coalesce calls(group);
-  calls.add(group.all_reduce_async(data));
-  Prepared list = calls.prepare();
-  for (int n = 0; n < 4; ++n) list.launch().wait();
-  EXPECT_EQ(launches, (std::vector{1, 2, 3, 3}));
-}
-
 TEST(HostBackend, ABackendWithoutMessagesSaysSo) {
   ProcessGroup group = make_group([] {});
   const float value = 0;

@@ -103,55 +103,12 @@ TEST_F(HostStateTest, OneOfManyThreadsFinishesIt) {
   }
 }
 
-TEST_F(HostStateTest, ThenRunsOnTheWorkerAndIsDoneAfterwards) {
-  std::thread::id where;
-  const auto after = state->then([&] { where = std::this_thread::get_id(); });
-  EXPECT_FALSE(after->wait_until(5ms));
-  state->finish(nullptr);
-  ASSERT_TRUE(after->wait_until(20s));
-  EXPECT_NE(where, std::this_thread::get_id());
-  EXPECT_NE(where, std::thread::id());
-}
-
 TEST_F(HostStateTest, ThenOfADoneStateRunsOnTheWorkerToo) {
   state->finish(nullptr);
   std::thread::id where;
   const auto after = state->then([&] { where = std::this_thread::get_id(); });
   ASSERT_TRUE(after->wait_until(20s));
   EXPECT_NE(where, std::this_thread::get_id());
-}
-
-TEST_F(HostStateTest, SeveralContinuationsRunInTheirOrder) {
-  std::vector<int> order;
-  std::vector<std::shared_ptr<WorkState>> after;
-  for (int i = 0; i < 5; ++i) after.push_back(state->then([&order, i] { order.push_back(i); }));
-  state->finish(nullptr);
-  for (const auto& one : after) ASSERT_TRUE(one->wait_until(20s));
-  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
-}
-
-TEST_F(HostStateTest, AChainCarriesAnErrorPastItsFunctions) {
-  bool ran = false;
-  const auto second = state->then([&] { ran = true; });
-  const auto third = second->then([&] { ran = true; });
-  state->finish(an_error("gone"));
-  ASSERT_TRUE(third->wait_until(20s));
-  EXPECT_EQ(text_of(second->error()), "gone");
-  EXPECT_EQ(text_of(third->error()), "gone");
-  EXPECT_EQ(text_of(third->then([&] { ran = true; })->error()), "gone") << "also later";
-  EXPECT_FALSE(ran);
-}
-
-TEST_F(HostStateTest, WhatAContinuationThrowsIsItsOwnError) {
-  const auto second = state->then([] { throw std::runtime_error("from the hook"); });
-  bool ran = false;
-  const auto third = second->then([&] { ran = true; });
-  state->finish(nullptr);
-  ASSERT_TRUE(third->wait_until(20s));
-  EXPECT_EQ(state->error(), nullptr);
-  EXPECT_EQ(text_of(second->error()), "from the hook");
-  EXPECT_EQ(text_of(third->error()), "from the hook");
-  EXPECT_FALSE(ran);
 }
 
 // A continuation may own the Work of the next call, and must not outlive its run.

@@ -185,35 +185,10 @@ TEST_F(WorkTest, WaitBlocksUntilTheEndAndTellsTheOwnerOnce) {
   EXPECT_EQ(owner->events, Events{"collected 7 well"});
 }
 
-TEST_F(WorkTest, WaitThrowsWhatWentWrongOnce) {
-  {
-    Work work = make();
-    state->fail_with(Errc::peer_lost, "rank 2 is gone");
-    expect_error(Errc::peer_lost, {"rank 2 is gone"}, [&] { work.wait(); });
-    work.wait();  // It has been collected.
-  }
-  EXPECT_EQ(owner->events, Events{"collected 7 failed"}) << "the destructor has nothing to report";
-}
-
 TEST_F(WorkTest, WaitThrowsOtherExceptionsAsTheyAre) {
   Work work = make();
   state->finish(std::make_exception_ptr(std::runtime_error("from a hook")));
   EXPECT_THROW(work.wait(), std::runtime_error);
-}
-
-TEST_F(WorkTest, WaitForOnlyObserves) {
-  {
-    Work work = make();
-    const auto before = Deadline::Clock::now();
-    EXPECT_FALSE(work.wait_for(20ms));
-    EXPECT_GE(Deadline::Clock::now() - before, 20ms);
-    EXPECT_FALSE(work.done());
-    EXPECT_TRUE(owner->events.empty());
-    state->fail_with(Errc::timeout, "late");
-    EXPECT_TRUE(work.wait_for(0s));
-    EXPECT_TRUE(owner->events.empty()) << "looking is not collecting";
-  }
-  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected late"}));
 }
 
 TEST_F(WorkTest, ErrorIsEmptyWhileItRunsAndWhenItWentWell) {
@@ -221,19 +196,6 @@ TEST_F(WorkTest, ErrorIsEmptyWhileItRunsAndWhenItWentWell) {
   EXPECT_FALSE(work.error().has_value());
   state->finish();
   EXPECT_FALSE(work.error().has_value());
-}
-
-TEST_F(WorkTest, ErrorCollectsAndWaitMayStillThrowIt) {
-  {
-    Work work = make();
-    state->fail_with(Errc::mismatch, "they differ");
-    const auto error = work.error();
-    ASSERT_TRUE(error.has_value());
-    EXPECT_EQ(error->code(), Errc::mismatch);
-    EXPECT_EQ(error->message(), "they differ");
-    expect_error(Errc::mismatch, {"they differ"}, [&] { work.wait(); });
-  }
-  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
 }
 
 TEST_F(WorkTest, ErrorMakesAnErrorOfAnyException) {
@@ -247,37 +209,6 @@ TEST_F(WorkTest, ErrorMakesAnErrorOfAnyException) {
   Work strange(strange_state);
   strange_state->finish(std::make_exception_ptr(42));
   EXPECT_EQ(strange.error()->code(), Errc::backend);
-}
-
-TEST_F(WorkTest, DestructorJoins) {
-  std::atomic<bool> finished = false;
-  std::thread other;
-  {
-    const Work work = make();
-    other = finish_when_waited_for(state, finished);
-  }
-  EXPECT_TRUE(finished);
-  other.join();
-  EXPECT_EQ(owner->events, Events{"collected 7 well"});
-}
-
-TEST_F(WorkTest, DestructorReportsAnUncollectedErrorOnce) {
-  {
-    const Work work = make();
-    state->fail_with(Errc::peer_lost, "rank 2 is gone");
-  }
-  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected rank 2 is gone"}));
-}
-
-TEST_F(WorkTest, DestructorAbortsFirstWhileAnExceptionUnwindsTheStack) {
-  owner->on_abort = [this] { state->fail_with(Errc::aborted, "aborted"); };
-  try {
-    const Work work = make();
-    throw std::runtime_error("something else");
-  } catch (const std::runtime_error&) {
-  }
-  EXPECT_EQ(owner->events, (Events{"abort", "collected 7 failed", "uncollected aborted"}));
-  EXPECT_NE(owner->reason.find("unwound"), std::string::npos) << owner->reason;
 }
 
 TEST_F(WorkTest, DestructorDoesNotAbortWhatHasEndedAlready) {
@@ -341,14 +272,6 @@ TEST_F(WorkTest, MoveAssignmentToItselfChangesNothing) {
   EXPECT_EQ(owner->events, Events{"collected 7 well"});
 }
 
-TEST_F(WorkTest, BlockStreamPassesTheStreamOn) {
-  int queue = 0;
-  Work work = make();
-  work.block_stream({&queue});
-  EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
-  state->finish();
-}
-
 TEST_F(WorkTest, ReleaseTakesTheStateWithoutWaitingOrReporting) {
   std::shared_ptr<WorkState> taken;
   {
@@ -372,17 +295,6 @@ TEST_F(WorkTest, NeedsNoOwner) {
 
 // then
 
-TEST_F(WorkTest, ThenRunsAfterTheCallAndIsDoneAfterItsFunction) {
-  bool ran = false;
-  Work after = make().then([&] { ran = true; });
-  EXPECT_FALSE(ran);
-  EXPECT_FALSE(after.done());
-  state->finish();
-  EXPECT_TRUE(ran);
-  after.wait();
-  EXPECT_EQ(owner->events, Events{"collected 7 well"}) << "the call is collected with it";
-}
-
 TEST_F(WorkTest, ThenOfAFinishedWorkRunsNow) {
   bool ran = false;
   const Work after = Work().then([&] { ran = true; });
@@ -401,22 +313,6 @@ TEST_F(WorkTest, ThenOfAFinishedWorkCarriesWhatItsFunctionThrew) {
   EXPECT_FALSE(ran);
 }
 
-TEST_F(WorkTest, ThenIsSkippedByAnErrorWhichPassesOn) {
-  bool ran = false;
-  Work after = make().then([&] { ran = true; });
-  state->fail_with(Errc::peer_lost, "gone");
-  expect_error(Errc::peer_lost, {"gone"}, [&] { after.wait(); });
-  EXPECT_FALSE(ran);
-}
-
-TEST_F(WorkTest, ThenCarriesWhatItsFunctionThrewToTheOwner) {
-  {
-    const Work after = make().then([] { fail(Errc::backend, "the hook failed"); });
-    state->finish();
-  }
-  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected the hook failed"}));
-}
-
 // on_done
 
 /// Records the arguments of its callbacks.
@@ -428,28 +324,6 @@ struct Heard {
   }
   Events texts;
 };
-
-TEST_F(WorkTest, OnDoneGetsNullAfterSuccess) {
-  Heard heard;
-  Work work = make();
-  work.on_done(heard.callback());
-  EXPECT_TRUE(heard.texts.empty());
-  state->finish();
-  EXPECT_EQ(heard.texts, Events{"success"});
-  work.wait();
-  EXPECT_EQ(heard.texts, Events{"success"}) << "once";
-}
-
-TEST_F(WorkTest, OnDoneGetsTheErrorWhichIsThenCollected) {
-  Heard heard;
-  {
-    Work work = make();
-    work.on_done(heard.callback());
-    state->fail_with(Errc::peer_lost, "gone");
-  }
-  EXPECT_EQ(heard.texts, Events{"gone"});
-  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
-}
 
 TEST_F(WorkTest, WaitStillThrowsAfterOnDone) {
   Heard heard;
@@ -466,16 +340,6 @@ TEST_F(WorkTest, OnDoneOfAFinishedWorkRunsNow) {
   Work failed = Work().then([] { throw std::runtime_error("from a hook"); });
   failed.on_done(heard.callback());
   EXPECT_EQ(heard.texts, (Events{"success", "from a hook"}));
-}
-
-TEST_F(WorkTest, OnDoneOfThenRunsWhereThenIsSkipped) {
-  Heard heard;
-  bool ran = false;
-  Work work = make().then([&] { ran = true; });
-  work.on_done(heard.callback());
-  state->fail_with(Errc::peer_lost, "gone");
-  EXPECT_EQ(heard.texts, Events{"gone"});
-  EXPECT_FALSE(ran);
 }
 
 TEST_F(WorkTest, AnErrorOfThenAfterOnDoneIsNotCollectedByIt) {
@@ -501,46 +365,7 @@ TEST_F(WorkTest, AnErrorThatOnDoneCollectedPassesThroughThen) {
   EXPECT_EQ(owner->events, Events{"collected 7 failed"});
 }
 
-TEST_F(WorkTest, WhatACallbackThrowsIsToldAndBreaksNothing) {
-  {
-    Work work = make();
-    work.on_done([](const Error*) { throw std::runtime_error("from a callback"); });
-    state->finish();
-    work.wait();
-  }
-  EXPECT_EQ(owner->events,
-            (Events{"collected 7 well", "threw from a callback", "collected 7 well"}));
-}
-
 // detach
-
-TEST_F(WorkTest, DetachDoesNotWaitAndKeepsWhatItIsGivenUntilTheEnd) {
-  auto kept = std::make_shared<int>(1);
-  const std::weak_ptr<int> watch = kept;
-  make().detach(std::move(kept));
-  EXPECT_FALSE(watch.expired());
-  EXPECT_TRUE(owner->events.empty());
-  state->finish();
-  EXPECT_TRUE(watch.expired());
-  EXPECT_EQ(owner->events, Events{"collected 7 well"});
-  Work().detach();
-}
-
-TEST_F(WorkTest, AnErrorOfADetachedCallIsUncollected) {
-  make().detach();
-  state->fail_with(Errc::peer_lost, "gone");
-  EXPECT_EQ(owner->events, (Events{"collected 7 failed", "uncollected gone"}));
-}
-
-TEST_F(WorkTest, OnDoneCollectsTheErrorOfADetachedCall) {
-  Heard heard;
-  Work work = make();
-  work.on_done(heard.callback());
-  std::move(work).detach();
-  state->fail_with(Errc::peer_lost, "gone");
-  EXPECT_EQ(heard.texts, Events{"gone"});
-  EXPECT_EQ(owner->events, Events{"collected 7 failed"});
-}
 
 TEST_F(WorkTest, ADetachThatIsRefusedWaits) {
   state->refuses = true;
@@ -575,33 +400,6 @@ TEST_F(WorkAll, OfNothingIsFinished) {
   EXPECT_TRUE(Work::all({}).done());
   std::vector<Work> finished(3);
   EXPECT_TRUE(Work::all(finished).done());
-}
-
-TEST_F(WorkAll, EndsWithTheLast) {
-  Work all = Work::all(works);
-  for (const auto& work : works) EXPECT_TRUE(work.done()) << "taken over";
-  states[2]->finish();
-  states[0]->finish();
-  EXPECT_FALSE(all.done());
-  EXPECT_FALSE(all.wait_for(1ms));
-  states[1]->finish();
-  EXPECT_TRUE(all.done());
-  all.wait();
-  for (std::size_t i = 0; i < 3; ++i)
-    EXPECT_EQ(owners[i]->events, Events{"collected " + std::to_string(i) + " well"});
-}
-
-TEST_F(WorkAll, ThrowsTheFirstErrorInTheirOrderAfterAllHaveEnded) {
-  Work all = Work::all(works);
-  states[2]->fail_with(Errc::timeout, "of two");
-  EXPECT_FALSE(all.error().has_value()) << "one still runs";
-  EXPECT_TRUE(owners[2]->events.empty());
-  states[1]->fail_with(Errc::peer_lost, "of one");
-  states[0]->finish();
-  expect_error(Errc::peer_lost, {"of one"}, [&] { all.wait(); });
-  EXPECT_EQ(owners[0]->events, Events{"collected 0 well"});
-  EXPECT_EQ(owners[1]->events, Events{"collected 1 failed"});
-  EXPECT_EQ(owners[2]->events, Events{"collected 2 failed"});
 }
 
 TEST_F(WorkAll, AnUncollectedErrorReachesTheGroupsThatFailedAndNoOthers) {
@@ -691,21 +489,6 @@ TEST_F(WorkAll, BlockStreamReachesEveryPart) {
     EXPECT_EQ(state->ordered, std::vector<Stream>{Stream{&queue}});
     state->finish();
   }
-}
-
-TEST_F(WorkAll, OnDoneRunsOnceAfterTheLastWithTheFirstError) {
-  Heard heard;
-  {
-    Work all = Work::all(works);
-    all.on_done(heard.callback());
-    states[2]->fail_with(Errc::timeout, "of two");
-    states[1]->fail_with(Errc::peer_lost, "of one");
-    EXPECT_TRUE(heard.texts.empty());
-    states[0]->finish();
-    EXPECT_EQ(heard.texts, Events{"of one"});
-  }
-  for (const auto& owner : owners)
-    for (const auto& event : owner->events) EXPECT_EQ(event.find("uncollected"), event.npos);
 }
 
 TEST_F(WorkAll, DetachReportsTheErrorToTheGroupThatFailed) {

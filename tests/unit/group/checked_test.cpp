@@ -359,18 +359,6 @@ TEST(CheckedMode, APointToPointMismatchIsNamedOnBothSides) {
       over_mute());
 }
 
-TEST(CheckedMode, AnAsyncPointToPointMismatchIsNamedOnBothSides) {
-  on_fresh_ranks(
-      checked_world(2),
-      [](ProcessGroup& group) {
-        std::vector<float> data(4);
-        std::vector<std::int32_t> other(4);
-        Work work = group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(other, 0);
-        expect_error(Errc::mismatch, {"f32", "i32"}, [&] { work.wait(); });
-      },
-      over_mute());
-}
-
 TEST(CheckedMode, ARefusedSendIsToldToItsReceiver) {
   on_fresh_ranks(
       checked_world(2),
@@ -391,98 +379,9 @@ TEST(CheckedMode, ARefusedSendIsToldToItsReceiver) {
       over_mute());
 }
 
-TEST(CheckedMode, AContinuationOfAMismatchIsSkippedAndNamesIt) {
-  on_fresh_ranks(checked_world(2), [](ProcessGroup& group) {
-    std::vector<float> data(group.rank() == 0 ? 3 : 4);
-    bool ran = false;
-    Work work =
-        (group.rank() == 0 ? group.send_async(data, 1) : group.recv_async(data, 0)).then([&] {
-          ran = true;
-        });
-    expect_error(Errc::mismatch, {"[3]", "[4]"}, [&] { work.wait(); });
-    EXPECT_FALSE(ran);
-  });
-}
-
 // No rank waits unnecessarily.
 
-TEST(CheckedMode, AnAsyncCallDoesNotWaitForItsPeers) {
-  RankBarrier issued(2);
-  on_fresh_ranks(checked_world(2), [&](ProcessGroup& group) {
-    std::vector<float> data(4, 1.0F);
-    Work work;
-    if (group.rank() == 0) {
-      const auto before = Deadline::Clock::now();
-      work = group.all_reduce_async(data);
-      EXPECT_LT(seconds_since(before), 2 * patience());
-      EXPECT_FALSE(work.wait_for(5ms)) << "its peer has not come";
-    }
-    issued.wait();
-    if (group.rank() == 1) work = group.all_reduce_async(data);
-    work.wait();
-    EXPECT_EQ(data, std::vector<float>(4, 2.0F));
-  });
-}
-
-TEST(CheckedMode, TwoGroupsInOppositeOrderDoNotDeadlock) {
-  on_fresh_ranks(checked_world(2), [](ProcessGroup& group) {
-    auto other = group.split(0);
-    std::vector<float> a(4, 1.0F);
-    std::vector<float> b(4, 2.0F);
-    Work first;
-    Work second;
-    if (group.rank() == 0) {
-      first = group.all_reduce_async(a);
-      second = other->all_reduce_async(b);
-    } else {
-      second = other->all_reduce_async(b);
-      first = group.all_reduce_async(a);
-    }
-    first.wait();
-    second.wait();
-    EXPECT_EQ(a, std::vector<float>(4, 2.0F));
-    EXPECT_EQ(b, std::vector<float>(4, 4.0F));
-  });
-}
-
 // Ends of the wait for a record.
-
-TEST(CheckedMode, AbortReachesARankThatWaitsForARecord) {
-  std::atomic<Deadline::Clock::rep> aborted = 0;
-  on_fresh_ranks(checked_world(3), [&](ProcessGroup& group) {
-    if (group.rank() == 2) {
-      std::this_thread::sleep_for(60ms);  // The other ranks are waiting by now.
-      aborted = Deadline::Clock::now().time_since_epoch().count();
-      group.abort("enough");
-      return;
-    }
-    std::vector<float> data(4);
-    expect_error(Errc::aborted, {"enough", "rank 2"}, [&] {
-      if (group.rank() == 0)
-        group.all_reduce(data);
-      else
-        group.all_reduce_async(data).wait();
-    });
-    const Deadline::Clock::time_point when{Deadline::Clock::duration(aborted)};
-    EXPECT_NE(aborted, 0) << "ended before the abort";
-    EXPECT_LT(seconds_since(when), 0.2 * patience());
-  });
-}
-
-TEST(CheckedMode, ARankThatDoesNotComeIsNamedOnAllThatWait) {
-  RankBarrier done(3);
-  on_fresh_ranks(checked_world(3), [&](ProcessGroup& group) {
-    std::vector<float> data(4);
-    if (group.rank() != 1) {
-      const Error error = expect_error(Errc::timeout, {"all_reduce", "rank 1"}, [&] {
-        group.all_reduce(data, ReduceOp::sum, {.deadline = 100ms});
-      });
-      EXPECT_EQ(error.where().rank, 1);
-      expect_error(Errc::aborted, {"broken", "rank 1"}, [&] { group.barrier(); });
-    }
-    done.wait();  // Leaving would be another cause.
-  });
-}
 
 // Rank 0 fails between two reads of rank 1: of the published records, and of the transport.
 TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
@@ -507,26 +406,6 @@ TEST(CheckedMode, TheFirstCauseCountsWhateverIsSeenFirst) {
                    done.wait();
                  },
                  {.store = store});
-}
-
-TEST(CheckedMode, ARankThatLeavesIsNamed) {
-  std::atomic<bool> waiting = false;
-  const auto store = make_memory_store();
-  on_threads(2, [&](int rank) {
-    GroupOptions options = group_options(checked_world(2), rank, store);
-    std::optional<ProcessGroup> group = ProcessGroup::create(options);
-    if (rank == 1) {
-      while (!waiting) std::this_thread::yield();
-      std::this_thread::sleep_for(30ms);
-      group.reset();
-      return;
-    }
-    std::vector<float> data(4);
-    waiting = true;
-    const auto before = Deadline::Clock::now();
-    expect_error(Errc::peer_lost, {"rank 1"}, [&] { group->all_reduce(data); });
-    EXPECT_LT(seconds_since(before), 5.0);
-  });
 }
 
 // A store that fails.

@@ -34,7 +34,6 @@ struct Launch {
   bool order_fixed = false;
   Stream stream{};
   std::chrono::nanoseconds timeout{};
-  std::unique_ptr<Kept>* kept = nullptr;
 };
 
 class Launches {
@@ -68,8 +67,7 @@ class Recorder final : public ForwardingBackend {
                 .blocking = call.blocking,
                 .order_fixed = call.order_fixed,
                 .stream = call.stream,
-                .timeout = call.timeout,
-                .kept = call.kept};
+                .timeout = call.timeout};
     for (const Op& op : ops) {
       seen.operations.push_back(op.kind);
       seen.rows.emplace_back(op.rows.list().begin(), op.rows.list().end());
@@ -135,18 +133,6 @@ TEST_F(CoalesceTest, EachGroupGetsOneLaunchInTheOrderOfTheList) {
   EXPECT_EQ(all[1].operations, (std::vector{Operation::barrier, Operation::all_reduce}));
 }
 
-TEST_F(CoalesceTest, AfterwardsTheGroupsCollectNoMore) {
-  auto group = make("a");
-  {
-    Coalesce together(group);
-    together.launch().wait();
-    group.barrier();
-  }
-  { const Coalesce unused(group); }
-  group.barrier();
-  EXPECT_EQ(launches.get().size(), 2U);
-}
-
 TEST_F(CoalesceTest, OptionsOfTheFirstCallOfAGroupHoldForItsLaunch) {
   auto group = make("a");
   Coalesce together(group);
@@ -203,41 +189,6 @@ TEST_F(CoalesceTest, ANullGroupIsRefusedAndTheOthersAreReleased) {
   auto group = make("a");
   expect_error(Errc::not_initialized, {"null"}, [&] { const Coalesce bad({&group, nullptr}); });
   group.barrier();
-}
-
-TEST_F(CoalesceTest, BlockingVerbsAreRefusedWithoutTakingANumber) {
-  auto group = make("a");
-  Coalesce together(group);
-  expect_error(Errc::invalid_argument, {"barrier", "'a'", "barrier_async"},
-               [&] { group.barrier(); });
-  expect_error(Errc::invalid_argument, {"send", "send_async"}, [&] { group.send(data, 0); });
-  together.launch().wait();
-  group.barrier();
-  EXPECT_EQ(group.trace().at(0).seq, 0U);
-}
-
-TEST_F(CoalesceTest, ABadCallIsRefusedAndTheOthersGoOn) {
-  auto group = make("a");
-  Coalesce together(group);
-  (void)group.barrier_async();
-  expect_error(Errc::invalid_argument, {"root is 1"},
-               [&] { (void)group.broadcast_async(data, 1); });
-  (void)group.all_reduce_async(data);
-  together.launch().wait();
-  EXPECT_EQ(launches.get().at(0).operations,
-            (std::vector{Operation::barrier, Operation::all_reduce}));
-}
-
-TEST_F(CoalesceTest, AWorkOfOneCallFollowsTheLaunch) {
-  auto group = make("a");
-  Coalesce together(group);
-  Work one = group.all_reduce_async(data);
-  EXPECT_FALSE(one.done());
-  EXPECT_FALSE(one.error().has_value());
-  Work whole = together.launch();
-  one.wait();
-  whole.wait();
-  EXPECT_TRUE(one.done());
 }
 
 TEST_F(CoalesceTest, WaitingBeforeTheLaunchIsAnErrorThatSaysSo) {
@@ -323,16 +274,6 @@ TEST_F(CoalesceTest, AMovedGroupGoesOnCollecting) {
   EXPECT_EQ(launches.get().size(), 1U);
 }
 
-TEST_F(CoalesceTest, CallsOfAnotherThreadAreSentAtOnce) {
-  auto group = make("a");
-  Coalesce together(group);
-  (void)group.barrier_async();
-  std::thread([&] { group.all_reduce(data); }).join();
-  EXPECT_EQ(launches.get().at(0).operations, std::vector{Operation::all_reduce});
-  together.launch().wait();
-  EXPECT_EQ(launches.get().at(1).operations, std::vector{Operation::barrier});
-}
-
 // The other thread uses a group whose Coalesce may be ending; a sanitizer detects accesses to freed
 // memory.
 TEST_F(CoalesceTest, OtherThreadsMayCallWhileOneComesAndGoes) {
@@ -369,195 +310,6 @@ TEST_F(CoalesceTest, TwoThreadsCollectOnTheirOwnGroups) {
   other.join();
   for (const auto& launch : launches.get()) EXPECT_EQ(launch.operations.size(), 2U);
   EXPECT_EQ(launches.get().size(), 400U);
-}
-
-// Prepared lists: the conformance suite has their results.
-
-TEST_F(CoalesceTest, APreparedListHasOnePlaceAndTheOptionsOfItsFirstCall) {
-  auto group = make("a");
-  Coalesce together(group);
-  {
-    const std::string name = "a name that does not fit into the string itself";
-    (void)group.all_reduce_async(data, ReduceOp::sum, {.order_fixed = true, .name = name});
-  }
-  (void)group.broadcast_async(data, 0, {.name = "second"});
-  Prepared list = together.prepare();
-  EXPECT_TRUE(launches.get().empty());
-  int stream = 0;
-  list.launch().wait();
-  list.launch({.stream = {&stream}, .timeout = 7s, .name = "of a launch"}).wait();
-  group.set_timeout(9s);
-  list.launch().wait();
-  const auto all = launches.get();
-  ASSERT_EQ(all.size(), 3U);
-  for (const auto& launch : all) {
-    EXPECT_EQ(launch.operations, (std::vector{Operation::all_reduce, Operation::broadcast}));
-    EXPECT_EQ(launch.name, "a name that does not fit into the string itself");
-    EXPECT_TRUE(launch.order_fixed);
-    EXPECT_FALSE(launch.blocking);
-    EXPECT_NE(launch.kept, nullptr);
-    EXPECT_EQ(launch.kept, all[0].kept);
-  }
-  EXPECT_EQ(all[1].stream, (Stream{&stream}));
-  EXPECT_EQ(all[1].timeout, 7s);
-  EXPECT_EQ(all[2].stream, Stream{});
-  EXPECT_EQ(all[2].timeout, 9s);
-  group.all_reduce(data);
-  EXPECT_EQ(launches.get().back().kept, nullptr);
-}
-
-TEST_F(CoalesceTest, TwoPreparedListsHaveTwoPlaces) {
-  auto group = make("a");
-  const auto prepare = [&] {
-    Coalesce together(group);
-    (void)group.all_reduce_async(data);
-    return together.prepare();
-  };
-  Prepared first = prepare();
-  Prepared second = prepare();
-  first.launch().wait();
-  second.launch().wait();
-  Prepared moved = std::move(first);
-  moved.launch().wait();
-  const auto all = launches.get();
-  EXPECT_NE(all.at(0).kept, all.at(1).kept);
-  EXPECT_EQ(all.at(0).kept, all.at(2).kept);
-  expect_error(Errc::invalid_argument, {"moved"}, [&] { (void)first.launch(); });
-  second = std::move(moved);
-  second.launch().wait();
-  EXPECT_EQ(launches.get().back().kept, all.at(0).kept);
-}
-
-TEST_F(CoalesceTest, APreparedListIsLaunchedOutsideOfACoalesceAlone) {
-  auto group = make("a");
-  Coalesce together(group);
-  (void)group.barrier_async();
-  Prepared list = together.prepare();
-  Coalesce open(group);
-  expect_error(Errc::invalid_argument, {"'a'", "launch()"}, [&] { (void)list.launch(); });
-  open.launch().wait();
-  list.launch().wait();
-  EXPECT_EQ(launches.get().size(), 1U);
-}
-
-TEST_F(CoalesceTest, AGroupThatCollectsStopsAListBeforeItsFirstLaunch) {
-  auto a = make("a");
-  auto b = make("b");
-  Coalesce together({&a, &b});
-  (void)a.barrier_async();
-  (void)b.barrier_async();
-  Prepared list = together.prepare();
-  Coalesce open(b);
-  expect_error(Errc::invalid_argument, {"'b'", "launch()"}, [&] { (void)list.launch(); });
-  EXPECT_TRUE(launches.get().empty());
-  open.launch().wait();
-  list.launch().wait();
-  EXPECT_EQ(launches.get().size(), 2U);
-}
-
-TEST_F(CoalesceTest, ANegativeTimeoutRefusesOneLaunch) {
-  auto group = make("a");
-  Coalesce together(group);
-  (void)group.all_reduce_async(data);
-  (void)group.all_reduce_async(out);
-  Prepared list = together.prepare();
-  expect_error(Errc::invalid_argument, {"timeout", "#0"},
-               [&] { (void)list.launch({.timeout = -1s}); });
-  list.launch().wait();
-  EXPECT_EQ(launches.get().size(), 1U);
-  EXPECT_EQ(group.trace().at(0).state, TraceEntry::State::refused);
-  EXPECT_EQ(group.trace().at(1).ops, 2U);
-}
-
-TEST_F(CoalesceTest, AFailedLaunchOfAPreparedListBreaksTheGroupsBehindIt) {
-  bool fails = false;
-  auto a = make("a");
-  auto b = make("b", fails);
-  auto c = make("c");
-  Coalesce together({&a, &b, &c});
-  (void)a.barrier_async();
-  (void)b.barrier_async();
-  (void)c.barrier_async();
-  Prepared list = together.prepare();
-  list.launch().wait();
-  fails = true;
-  expect_error(Errc::backend, {"injected"}, [&] { (void)list.launch(); });
-  expect_error(Errc::aborted, {"injected"}, [&] { c.barrier(); });
-  EXPECT_EQ(launches.get().size(), 5U);
-}
-
-TEST_F(CoalesceTest, ARefusedListBreaksTheGroupsThatHadCalls) {
-  auto a = make("a");
-  auto b = make("b");
-  auto c = make("c");
-  Coalesce together({&a, &b, &c});
-  (void)a.barrier_async();
-  Work message = b.send_async(data, 0);
-  expect_error(Errc::unsupported, {"'b'", "send f32 [4] to 0"}, [&] { (void)together.prepare(); });
-  EXPECT_TRUE(message.done());
-  EXPECT_TRUE(launches.get().empty());
-  EXPECT_THROW(a.barrier(), Error);
-  EXPECT_THROW(b.barrier(), Error);
-  c.barrier();
-}
-
-TEST_F(CoalesceTest, ACallOfAPreparedListSaysWhereToWait) {
-  auto group = make("a");
-  Coalesce together(group);
-  Work one = group.all_reduce_async(data);
-  Prepared list = together.prepare();
-  EXPECT_TRUE(one.done());
-  expect_error(Errc::invalid_argument, {"Prepared::launch()"}, [&] { one.wait(); });
-  list.launch().wait();
-}
-
-/// Notes the order in which objects are destroyed.
-struct Note final : Kept {
-  Note(std::vector<std::string>& to, std::string text) : notes(to), what(std::move(text)) {}
-  ~Note() override { notes.push_back(what); }
-  std::vector<std::string>& notes;
-  std::string what;
-};
-
-class Keeping final : public ForwardingBackend {
- public:
-  Keeping(std::unique_ptr<Backend> inner, std::vector<std::string>& notes)
-      : ForwardingBackend(std::move(inner)), notes_(notes), end_(notes, "backend") {}
-  Work launch(std::span<const Op> ops, const Call& call) override {
-    if (*call.kept == nullptr) *call.kept = std::make_unique<Note>(notes_, "kept");
-    return inner().launch(ops, call);
-  }
-
- private:
-  std::vector<std::string>& notes_;
-  Note end_;
-};
-
-TEST_F(CoalesceTest, WhatTheBackendKeepsEndsWithTheListAndBeforeTheBackend) {
-  std::vector<std::string> notes;
-  std::optional<ProcessGroup> group = ProcessGroup::create(
-      {.backend = "local", .name = "a", .checked = false, .decorate = [&](auto inner) {
-         return std::make_unique<Keeping>(std::move(inner), notes);
-       }});
-  const auto prepare = [&] {
-    Coalesce together(*group);
-    (void)group->all_reduce_async(data);
-    return together.prepare();
-  };
-  {
-    Prepared first = prepare();
-    first.launch().wait();
-    first.launch().wait();
-  }
-  EXPECT_EQ(notes, std::vector<std::string>{"kept"});
-  {
-    Prepared last = prepare();
-    last.launch().wait();
-    group.reset();
-    last.launch().wait();
-    EXPECT_EQ(notes.size(), 1U);
-  }
-  EXPECT_EQ(notes, (std::vector<std::string>{"kept", "kept", "backend"}));
 }
 
 }  // namespace

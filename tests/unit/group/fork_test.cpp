@@ -167,48 +167,6 @@ TEST_P(Fork, ACoalesceOfAChildIsRefused) {
   EXPECT_EQ(end.output, "forked");
 }
 
-/// Keeps an object of each prepared list, and notes that it was destroyed.
-class KeepingBackend final : public ForwardingBackend {
- public:
-  KeepingBackend(std::unique_ptr<Backend> inner, bool& ended)
-      : ForwardingBackend(std::move(inner)), ended_(ended) {}
-  Work launch(std::span<const Op> ops, const Call& call) override {
-    if (call.kept != nullptr) *call.kept = std::make_unique<Note>(ended_);
-    return inner().launch(ops, call);
-  }
-
- private:
-  struct Note final : Kept {
-    explicit Note(bool& to) : ended(to) {}
-    ~Note() override { ended = true; }
-    bool& ended;
-  };
-  bool& ended_;
-};
-
-// The object that the backend keeps of the list is the parent's: a graph of a device, for example.
-TEST_P(Fork, APreparedListOfAChildIsRefusedAndLeavesWhatTheBackendKeeps) {
-  bool ended = false;
-  GroupOptions options = alone(GetParam());
-  options.decorate = [&](std::unique_ptr<Backend> inner) {
-    return std::make_unique<KeepingBackend>(std::move(inner), ended);
-  };
-  auto own = ProcessGroup::create(options);
-  Coalesce together(own);
-  (void)own.all_reduce_async(data);
-  std::optional<Prepared> list = together.prepare();
-  list->launch().wait();
-  const auto end = in_child([&] {
-    const auto code = code_of([&] { list->launch().wait(); });
-    list.reset();
-    return code + (ended ? ", destroyed" : ", left");
-  });
-  EXPECT_TRUE(end.ended);
-  EXPECT_EQ(end.output, "forked, left");
-  list.reset();
-  EXPECT_EQ(ended, !GetParam()) << "checked mode keeps nothing in host memory";
-}
-
 // The child can never finish it, and its deadline is a minute away.
 TEST_P(Fork, APendingWorkOfAChildThrowsInsteadOfWaiting) {
   Work pending = group->recv_async(out, 0);

@@ -101,26 +101,6 @@ TensorView array(Values& values) {
   return view(values, {static_cast<std::int64_t>(values.size()) / columns, columns});
 }
 
-TEST_P(Lowering, GatherKeepsRankOrderOnEveryRoot) {
-  on_bare_ranks(world(), [&](ProcessGroup& group) {
-    const int rank = group.rank();
-    for (const Layout& rows : layouts(size()))
-      for (int root = 0; root < size(); ++root)
-        for (const bool async : {false, true}) {
-          Values want;
-          for (int r = 0; r < size(); ++r)
-            append(want, block(r, root, rows[static_cast<std::size_t>(r)]));
-          Values in = block(rank, root, rows[static_cast<std::size_t>(rank)]);
-          Values out(want.size(), -1);
-          if (async)
-            group.gather_async(array(in), array(out), root, rows).wait();
-          else
-            group.gather(array(in), array(out), root, rows);
-          EXPECT_EQ(out, rank == root ? want : Values(want.size(), -1)) << "root " << root;
-        }
-  });
-}
-
 TEST_P(Lowering, GatherWorksInPlaceOnTheRoot) {
   on_bare_ranks(world(), [&](ProcessGroup& group) {
     const int rank = group.rank();
@@ -141,87 +121,6 @@ TEST_P(Lowering, GatherWorksInPlaceOnTheRoot) {
           append(want, block(r, root, rows[static_cast<std::size_t>(r)]));
         EXPECT_EQ(whole, want) << "root " << root;
       }
-  });
-}
-
-TEST_P(Lowering, ScatterGivesEachRankItsRowsOfEveryRoot) {
-  on_bare_ranks(world(), [&](ProcessGroup& group) {
-    const int rank = group.rank();
-    for (const Layout& rows : layouts(size()))
-      for (int root = 0; root < size(); ++root)
-        for (const bool in_place : {false, true})
-          for (const bool async : {false, true}) {
-            Values in;
-            for (int r = 0; r < size(); ++r)
-              append(in, block(root, r, rows[static_cast<std::size_t>(r)]));
-            const Values want = block(root, rank, rows[static_cast<std::size_t>(rank)]);
-            Values out(want.size(), -1);
-            TensorView part = array(out);
-            if (in_place && rank == root) part.data = in.data() + before(rows, rank) * columns;
-            const TensorView whole = rank == root ? array(in) : TensorView();
-            if (async)
-              group.scatter_async(whole, part, root, rows).wait();
-            else
-              group.scatter(whole, part, root, rows);
-            const auto* got = static_cast<const std::int32_t*>(part.data);
-            EXPECT_EQ(Values(got, got + want.size()), want) << "root " << root;
-          }
-  });
-}
-
-TEST_P(Lowering, AllToAllBringsEveryBlockToItsRank) {
-  on_bare_ranks(world(), [&](ProcessGroup& group) {
-    const int rank = group.rank();
-    // Rows from i to j, with none in some directions and all in one.
-    const std::vector<std::function<std::int64_t(int, int)>> matrices{
-        [](int, int) { return 2; },
-        [](int i, int j) { return i + 2 * j; },
-        [](int i, int j) { return (i + j) % 2 == 0 ? 3 : 0; },
-        [](int i, int j) { return i == 0 && j == 1 ? 7 : 0; },
-        [](int, int) { return 0; },
-    };
-    for (const auto& count : matrices)
-      for (const bool async : {false, true}) {
-        Layout send_rows;
-        Layout recv_rows;
-        Values in;
-        Values want;
-        for (int r = 0; r < size(); ++r) {
-          send_rows.push_back(count(rank, r));
-          recv_rows.push_back(count(r, rank));
-          append(in, block(rank, r, send_rows.back()));
-          append(want, block(r, rank, recv_rows.back()));
-        }
-        Values out(want.size(), -1);
-        if (async)
-          group.all_to_all_async(array(in), array(out), send_rows, recv_rows).wait();
-        else
-          group.all_to_all(array(in), array(out), send_rows, recv_rows);
-        EXPECT_EQ(out, want);
-      }
-  });
-}
-
-TEST_P(Lowering, EqualRowsNeedNotBeGiven) {
-  on_bare_ranks(world(), [&](ProcessGroup& group) {
-    const int rank = group.rank();
-    Values in;
-    Values want;
-    for (int r = 0; r < size(); ++r) {
-      append(in, block(rank, r, 1));
-      append(want, block(r, rank, 1));
-    }
-    Values out(want.size());
-    group.all_to_all(array(in), array(out));
-    EXPECT_EQ(out, want);
-    Values mine = block(rank, 0, 1);
-    Values all(static_cast<std::size_t>(size() * columns), -1);
-    group.gather(array(mine), array(all), 0);
-    if (rank == 0) {
-      for (int r = 0; r < size(); ++r) {
-        EXPECT_EQ(all[static_cast<std::size_t>(r * columns)], block(r, 0, 1)[0]);
-      }
-    }
   });
 }
 
@@ -263,34 +162,6 @@ TEST_P(LoweringOfSeveral, LeavesTheTagsOfTheCallerAlone) {
       EXPECT_EQ(received, message);
       for (int r = 0; r < size(); ++r) {
         EXPECT_EQ(all[static_cast<std::size_t>(r * columns)], r);
-      }
-    }
-  });
-}
-
-TEST_P(Lowering, ARefusedCallIsToldToThePeersThatNeedIt) {
-  on_bare_ranks(world(), [&](ProcessGroup& group) {
-    Values mine(columns, group.rank());
-    Values all(static_cast<std::size_t>(size() * columns));
-    const auto gather = [&](bool bad) {
-      TensorView in = array(mine);
-      if (bad) in.data = nullptr;
-      group.gather(in, array(all), 0);
-    };
-    // The root waits for the rank that refuses; the other senders need only the root.
-    const int refuser = size() - 1;
-    if (group.rank() == refuser)
-      expect_error(Errc::invalid_argument, {"gather", "null"}, [&] { gather(true); });
-    else if (group.rank() == 0)
-      expect_error(Errc::mismatch, {"rank " + std::to_string(refuser), "null"},
-                   [&] { gather(false); });
-    else
-      gather(false);
-    group.barrier();
-    gather(false);
-    if (group.rank() == 0) {
-      for (int r = 0; r < size(); ++r) {
-        EXPECT_EQ(all[static_cast<std::size_t>(r * columns)], r) << "the group is usable";
       }
     }
   });

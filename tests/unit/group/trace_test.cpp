@@ -329,22 +329,6 @@ GroupOptions alone() {
   return {.backend = "local", .checked = false, .logger = [](LogLevel, std::string_view) {}};
 }
 
-TEST(Trace, HasTheCallsOfAGroupWithTheirEnds) {
-  auto group = ProcessGroup::create(alone());
-  EXPECT_TRUE(group.trace().empty());
-  std::vector<float> data(4);
-  group.all_reduce(data, ReduceOp::max, {.name = "first"});
-  EXPECT_THROW(group.broadcast(data, 1), Error);
-  Work pending = group.barrier_async();
-  auto trace = group.trace();
-  ASSERT_EQ(trace.size(), 3U);
-  EXPECT_EQ(to_string(trace[0]), "all_reduce #0 max f32 16 B 'first' done");
-  EXPECT_EQ(to_string(trace[1]), "broadcast #1 f32 16 B root 1 refused");
-  EXPECT_EQ(to_string(trace[2]), "barrier #2 async running");
-  pending.wait();
-  EXPECT_EQ(to_string(group.trace()[2]), "barrier #2 async done");
-}
-
 TEST(Trace, WorksCollectedInReverseAreAllDone) {
   auto group = ProcessGroup::create(alone());
   std::vector<Work> works;
@@ -354,29 +338,6 @@ TEST(Trace, WorksCollectedInReverseAreAllDone) {
   ASSERT_EQ(trace.size(), 64U);
   for (std::size_t i = 0; i < trace.size(); ++i)
     EXPECT_EQ(to_string(trace[i]), "barrier #" + std::to_string(86 + i) + " async done");
-}
-
-TEST(Trace, PointToPointDoesNotPushCollectivesOut) {
-  auto group = ProcessGroup::create(alone());
-  std::vector<float> from(2);
-  std::vector<float> to(2);
-  group.barrier();
-  for (int i = 0; i < 100; ++i) {
-    Work send = group.send_async(from, 0);
-    group.recv(to, 0);
-    send.wait();
-  }
-  for (int i = 0; i < 9; ++i) group.barrier();
-  const auto trace = group.trace();
-  EXPECT_EQ(trace.size(), 64U + 10U);
-  const auto count = [&](Operation operation) {
-    return std::ranges::count(trace, operation, &TraceEntry::operation);
-  };
-  EXPECT_EQ(count(Operation::barrier), 10);
-  EXPECT_EQ(count(Operation::send), 32);
-  EXPECT_EQ(count(Operation::recv), 32);
-  for (std::size_t i = 1; i < trace.size(); ++i)
-    EXPECT_LE(trace[i - 1].started, trace[i].started) << "oldest first";
 }
 
 }  // namespace

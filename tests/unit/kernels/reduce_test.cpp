@@ -577,44 +577,6 @@ TEST_P(TargetKernels, SumsOfAllPairsOfByteFloatsAreCorrectlyRounded) {
   }
 }
 
-TEST_P(TargetKernels, HalfTypesAccumulateInFloatAndRoundOnce) {
-  // 2048 + 1 is a tie that a float16 rounds down; 256 + 1 the same in bfloat16.
-  const auto half = [](float x) { return Float16(x); };
-  EXPECT_EQ(static_cast<float>(fold_of<Float16>(Kind::sum, {half(2048), half(1), half(1)})), 2050);
-  EXPECT_EQ(
-      static_cast<float>(fold_of<Float16>(Kind::sum, {half(65504), half(65504), half(-65504)})),
-      65504);
-  const auto brain = [](float x) { return BFloat16(x); };
-  EXPECT_EQ(static_cast<float>(fold_of<BFloat16>(Kind::sum, {brain(256), brain(1), brain(1)})),
-            258);
-  EXPECT_EQ(static_cast<float>(fold_of<BFloat16>(Kind::avg, {brain(256), brain(1), brain(1)})), 86);
-}
-
-TEST_P(TargetKernels, PremulMultipliesThenAdds) {
-  // With one rounding instead of two the result would be 2^-60, or for floats 2^-30.
-  const double x = 1 + 0x1p-30;
-  EXPECT_EQ(fold_of<double>(Kind::premul_sum, {-1 - 0x1p-29, x}, {1, x}), 0);
-  std::vector<float> minus(64, -1 - 0x1p-14F), plus(64, 1 + 0x1p-15F), out(64, 7);
-  const void* const in[] = {minus.data(), plus.data()};
-  const double scales[] = {1, 1 + 0x1p-15};
-  fold(DType::f32, Kind::premul_sum, out.data(), in, scales, out.size());
-  EXPECT_EQ(out, std::vector<float>(64, 0));
-}
-
-TEST_P(TargetKernels, ScaleIsRoundedToTheAccumulationType) {
-  EXPECT_EQ(fold_of<float>(Kind::premul_sum, {3, 0}, {0.1, 1}), 3 * 0.1F);
-  EXPECT_EQ(fold_of<double>(Kind::premul_sum, {3, 0}, {0.1, 1}), 3 * 0.1);
-  EXPECT_EQ(fold_of<float>(Kind::premul_sum, {3}, {0.1}), 3 * 0.1F);
-}
-
-TEST_P(TargetKernels, AvgDividesInsteadOfMultiplyingByTheReciprocal) {
-  // 5 / 3 and 5 * (1 / 3) differ in the last bit, in both types.
-  ASSERT_NE(5.0F / 3, 5.0F * (1.0F / 3));
-  EXPECT_EQ(fold_of<float>(Kind::avg, {5, 0, 0}), 5.0F / 3);
-  ASSERT_NE(5.0 / 3, 5.0 * (1.0 / 3));
-  EXPECT_EQ(fold_of<double>(Kind::avg, {5, 0, 0}), 5.0 / 3);
-}
-
 TEST_P(TargetKernels, IntegerAvgWrapsThenTruncatesTowardZero) {
   EXPECT_EQ(fold_of<std::int32_t>(Kind::avg, {-1, -2}), -1);
   EXPECT_EQ(fold_of<std::int32_t>(Kind::avg, {1, 2}), 1);
@@ -623,61 +585,6 @@ TEST_P(TargetKernels, IntegerAvgWrapsThenTruncatesTowardZero) {
   // A count that the type cannot represent.
   EXPECT_EQ(fold_of<std::int8_t>(Kind::avg, std::vector<std::int8_t>(200, 1)), 0);
   EXPECT_EQ(fold_of<std::uint8_t>(Kind::avg, std::vector<std::uint8_t>(256, 1)), 0);
-}
-
-template <typename T>
-void expect_ieee_min_max() {
-  const T nan = static_cast<T>(std::nanf(""));
-  const T inf = static_cast<T>(HUGE_VALF);
-  for (const Kind kind : {Kind::min, Kind::max}) {
-    for (const T other : {static_cast<T>(1.0F), inf, nan}) {
-      EXPECT_TRUE(
-          std::isnan(static_cast<double>(static_cast<float>(fold_of<T>(kind, {nan, other})))));
-      EXPECT_TRUE(
-          std::isnan(static_cast<double>(static_cast<float>(fold_of<T>(kind, {other, nan})))));
-      EXPECT_TRUE(std::isnan(
-          static_cast<double>(static_cast<float>(fold_of<T>(kind, {other, nan, other})))));
-    }
-  }
-  const T plus = static_cast<T>(0.0F);
-  const T minus = static_cast<T>(-0.0F);
-  const auto negative = [](T x) { return std::signbit(static_cast<float>(x)); };
-  EXPECT_TRUE(negative(fold_of<T>(Kind::min, {plus, minus})));
-  EXPECT_TRUE(negative(fold_of<T>(Kind::min, {minus, plus})));
-  EXPECT_FALSE(negative(fold_of<T>(Kind::max, {plus, minus})));
-  EXPECT_FALSE(negative(fold_of<T>(Kind::max, {minus, plus})));
-  EXPECT_TRUE(negative(fold_of<T>(Kind::max, {minus, minus})));
-  EXPECT_FALSE(negative(fold_of<T>(Kind::min, {plus, plus})));
-}
-
-TEST_P(TargetKernels, MinAndMaxPropagateNanAndOrderZeros) {
-  expect_ieee_min_max<float>();
-  expect_ieee_min_max<double>();
-  expect_ieee_min_max<Float16>();
-  expect_ieee_min_max<BFloat16>();
-  expect_ieee_min_max<Float8E5M2>();
-}
-
-TEST_P(TargetKernels, BooleansAreReadAsNotZeroAndWrittenAsZeroOrOne) {
-  Bytes every(256), zeros(256), out(256);
-  for (unsigned i = 0; i < 256; ++i) every[i] = static_cast<std::byte>(i);
-  for (const Kind kind : {Kind::sum, Kind::max, Kind::bor, Kind::bxor}) {
-    SCOPED_TRACE(name_of(kind));
-    for (const std::size_t inputs : Sizes{1, 2}) {
-      const void* const in[] = {every.data(), zeros.data()};
-      fold(DType::boolean, kind, out.data(), std::span(in).first(inputs), {}, 256);
-      for (unsigned i = 0; i < 256; ++i) ASSERT_EQ(out[i], std::byte{i != 0}) << i;
-    }
-  }
-  // 1 and 2 share no bit, but both are true.
-  const std::byte one{1}, two{2};
-  const void* const in[] = {&one, &two};
-  for (const auto& [kind, expected] :
-       {std::pair{Kind::band, 1}, std::pair{Kind::prod, 1}, std::pair{Kind::bxor, 0}}) {
-    std::byte result{9};
-    fold(DType::boolean, kind, &result, in, {}, 1);
-    EXPECT_EQ(result, std::byte(expected)) << name_of(kind);
-  }
 }
 
 TEST_P(TargetKernels, OneInputIsCopiedBitForBit) {
@@ -690,31 +597,6 @@ TEST_P(TargetKernels, OneInputIsCopiedBitForBit) {
     fold(DType::f32, kind, &out, in, {}, 1);
     EXPECT_EQ(out, bits) << name_of(kind);
   }
-}
-
-TEST_P(TargetKernels, IntegersOf16BitsWrap) {
-  EXPECT_EQ(fold_of<std::int16_t>(Kind::sum, {32767, 1}), -32768);
-  EXPECT_EQ(fold_of<std::uint16_t>(Kind::sum, {65535, 2}), 1);
-  EXPECT_EQ(fold_of<std::uint16_t>(Kind::prod, {65535, 65535}), 1);
-  EXPECT_EQ(fold_of<std::int16_t>(Kind::prod, {-32768, -32768, 3}), 0);
-  EXPECT_EQ(fold_of<std::int16_t>(Kind::min, {-1, 1}), -1);
-  EXPECT_EQ(fold_of<std::uint16_t>(Kind::min, {65535, 1}), 1);
-}
-
-TEST_P(TargetKernels, APartOfAComplexNumberDoesNotTouchTheOther) {
-  using Number = std::complex<float>;
-  const float nan = std::nanf("");
-  const Number sum = fold_of<Number>(Kind::sum, {{nan, 1}, {2, HUGE_VALF}});
-  EXPECT_TRUE(std::isnan(sum.real()));
-  EXPECT_EQ(sum.imag(), HUGE_VALF);
-  // A product with (2, 0) would make 0 * inf of it.
-  const Number scaled = fold_of<Number>(Kind::premul_sum, {{HUGE_VALF, -1}, {1, 2}}, {2, -0.5});
-  EXPECT_EQ(scaled, Number(HUGE_VALF, -3));
-  const Number mean = fold_of<Number>(Kind::avg, {{HUGE_VALF, 1}, {0, 4}, {0, 5}});
-  EXPECT_EQ(mean, Number(HUGE_VALF, 10.0F / 3));
-  using Wide = std::complex<double>;
-  EXPECT_EQ(fold_of<Wide>(Kind::sum, {{1, 1}, {0x1p-52, -0x1p-53}}),
-            Wide(1 + 0x1p-52, 1 - 0x1p-53));
 }
 
 // ---- Functions of the caller ------------------------------------------------------------------

@@ -214,14 +214,6 @@ TEST_F(StoreWithToken, ManyUnauthenticatedPeersTakeBoundedMemory) {
   expect_bounded_memory(patient, rank(1), 400);
 }
 
-TEST_F(StoreWithToken, SlowTenThousandUnauthenticatedPeersTakeBoundedMemory) {
-  auto patient = options();
-  patient.handshake_timeout = 60s;
-  patient.max_clients = 20'000;
-  expect_bounded_memory(patient, rank(1),
-                        9'900);  // Both ends of 10,000 would need more than 20,000 descriptors.
-}
-
 TEST_F(StoreWithToken, ASlowHandshakeEndsAtTheTimeLimit) {
   auto impatient = options();
   impatient.handshake_timeout = 100ms;

@@ -236,27 +236,6 @@ TEST(StoreServer, RefusesALengthThatCannotBeWithoutKeepingAnythingForIt) {
   }
 }
 
-TEST(StoreServer, RefusesLengthsInsideAFrameThatLie) {
-  StoreServer server(on_loopback());
-  const auto refused = [&](Verb verb, const std::vector<std::uint8_t>& body) {
-    RawClient client(server);
-    client.peer.send(internal::encode_frame_header(
-        {.kind = static_cast<std::uint8_t>(verb), .id = 9}, body.size()));
-    client.peer.send(std::as_bytes(std::span(body)));
-    const auto answer = client.answer();
-    EXPECT_EQ(answer.id, 9U);
-    EXPECT_EQ(answer.code, Errc::invalid_argument) << answer.body;
-    EXPECT_TRUE(client.peer.closed_within(3s));
-  };
-  refused(Verb::try_get, {});                              // No key.
-  refused(Verb::try_get, {0xff, 0xff, 0xff, 0xff, 'k'});   // A key beyond the limit.
-  refused(Verb::try_get, {1, 0, 0, 0, 'k', 'x'});          // More bytes than the key has.
-  refused(Verb::get, {1, 0, 0, 0, 'k', 1, 2, 3});          // Half a number.
-  refused(Verb::set, {1, 0, 0, 0, 'k', 5, 0, 0, 0, 'v'});  // A value beyond the limit.
-  refused(Verb{0}, {1, 0, 0, 0, 'k'});
-  refused(Verb{200}, {1, 0, 0, 0, 'k'});
-}
-
 TEST(StoreServer, RefusesKeysAndValuesOverTheLimitAndGoesOn) {
   StoreServer server(on_loopback());
   RawClient client(server);

@@ -311,14 +311,6 @@ TEST_P(AnyStore, ThreadsOfOneStoreDoNotWaitForEachOther) {
   EXPECT_EQ(store->add("counter", 0), 160);
 }
 
-TEST_P(AnyStore, EightThreadsLoseNoAdd) {
-  test::on_threads(8, [&](int) {
-    const auto mine = open();
-    for (int i = 0; i < 200; ++i) mine->add("counter", 1);
-  });
-  EXPECT_EQ(store->add("counter", 0), 1600);
-}
-
 TEST_P(AnyStore, EveryAddReturnsANumberOfItsOwn) {
   std::vector<std::atomic<int>> seen(401);
   test::on_threads(4, [&](int) {

@@ -76,7 +76,6 @@ struct Launch {
   struct Part {
     Comm* comm;
     std::vector<std::shared_ptr<Operation>> operations{};
-    std::uint64_t captured = 0;  ///< If it is captured, its number among Comm::captured.
   };
   std::vector<Part> parts;  ///< In the order of their first calls.
   int polls_left = 0;
@@ -99,9 +98,8 @@ struct Comm {
   std::set<Function> begun;        ///< What it has come to.
   std::shared_ptr<Launch> launch;  ///< Under way.
   std::uint64_t collectives = 0;
-  LaneClock clock;             ///< After its last kernel.
-  std::uint64_t captured = 0;  ///< Groups of calls so far that were captured.
-  int graphs = 0;              ///< Groups of calls in graphs that have not been destroyed.
+  LaneClock clock;  ///< After its last kernel.
+  int graphs = 0;   ///< Groups of calls in graphs that have not been destroyed.
   std::map<int, std::pair<ncclDataType_t, std::array<std::byte, 8>>> reductions;
 
   std::map<void*, RegisteredMemory> registered;  ///< By handle.

@@ -71,7 +71,6 @@ void set_messages_side_by_side(bool side_by_side);
 
 /// Ranks connect for each collective function at its first call (NCCL_RUNTIME_CONNECT), which is
 /// ncclInProgress until all of them have made it; not for all functions at the first call of any.
-/// They register the arrays of each captured call together, too (NCCL_GRAPH_REGISTER).
 void set_connects_each_function(bool each);
 
 /// True if the platform has symmetric windows, and NCCL's settings allow registered buffers.

@@ -129,14 +129,8 @@ void issue(const NcclCall& call, Launch& launch) {
 }
 
 /// Ranks connect when all have come to the first operation, or to the first of the same function.
-/// With `connects_each_function` a captured call needs the call of all ranks, too.
 bool connected(const NcclCall& call, const Launch& launch) {
   return std::ranges::all_of(launch.parts, [&](const Launch::Part& part) {
-    if (call.here.connects_each_function && part.captured != 0 &&
-        !std::ranges::all_of(part.comm->clique->members, [&](const Comm* other) {
-          return other->usable() && other->captured >= part.captured;
-        }))
-      return false;
     return std::ranges::all_of(part.operations, [&](const auto& operation) {
       const auto function = operation->function;
       const bool each = call.here.connects_each_function && !is_pair(function);
@@ -277,11 +271,8 @@ ncclResult_t launch_group(const NcclCall& call) {
                                        text_of(*part.operations[0]) + " is one of");
   }
   launch->connects = connects(*launch);
-  for (Launch::Part& part : launch->parts) {
-    for (Stream* stream : streams_of(call, part)) {
-      ++stream->enqueuing;
-      if (stream->capture != nullptr) part.captured = ++part.comm->captured;
-    }
+  for (const Launch::Part& part : launch->parts) {
+    for (Stream* stream : streams_of(call, part)) ++stream->enqueuing;
     part.comm->launch = launch;
     library().launching[part.comm->location()].insert(part.comm);
     for (const auto& operation : part.operations) part.comm->begun.insert(operation->function);
