@@ -7,9 +7,8 @@
 #include <tutti/tensor.hpp>
 
 // Types that all losses share. A loss is a function of the rows of all ranks: every rank gets the
-// loss that one process computes for the concatenated batch, and the gradient of its own rows
-// (ShardedCrossEntropy: of its own classes). The result does not depend on the split; a rank may
-// have no rows. docs/losses.md.
+// loss that one process computes for the concatenated batch, and the gradient of its own rows. The
+// result does not depend on the split; a rank may have no rows. docs/losses.md.
 //
 // A call with a group is collective: every rank calls, in the same order. A call without a group
 // computes the loss of this process alone.
@@ -23,7 +22,7 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 /// The combination of a loss's terms, one for each class (ranking losses), row (SoftmaxFocal,
-/// CrossEntropy, ShardedCrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
+/// CrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
 enum class Reduction : std::uint8_t {
   mean,
   sum,
@@ -51,8 +50,8 @@ enum class ClassStatus : std::uint8_t {
   no_positives,
   no_negatives,       ///< All rows are positive. PAucAtBudget: none is independent.
   no_live_positives,  ///< PAucAtBudget with Positives::live: all positives are in the queue.
-  /// The weights of the positives that count are all 0; with Budget::weight, also those of the rows
-  /// that Q is of; SquaredAuc: also those of the negatives.
+  /// The weights of the positives that count are all 0, or with Budget::weight those of the rows
+  /// that Q is of.
   no_weight,
   no_spread,   ///< PAucAtBudget: the scale is 1e-12 or less.
   empty_band,  ///< PAucAtBudget, pairwise: no negative is in the band.
@@ -69,7 +68,7 @@ struct LossResult {
   /// Ranking losses: the loss of each class, [C]; NaN for a class that is not valid.
   std::vector<double> per_class;
   /// Focal losses and CrossEntropy with Reduction::none: the loss of each row or element of this
-  /// rank (ShardedCrossEntropy: of every row). Ignored rows have 0.
+  /// rank. Ignored rows have 0.
   std::vector<double> per_element;
   std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
   std::vector<ClassStatus> status;  ///< Ranking losses: why a class is not valid, [C].

@@ -27,9 +27,8 @@ struct RankingBatch {
   /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
   bool training = true;
   /// The weight of each row, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is then the
-  /// weighted mean over the positives (SquaredAuc: over the pairs); ranks, thresholds and samples
-  /// do not depend on weights. Constants for the gradient. All ranks pass weights or none does,
-  /// also a rank without rows.
+  /// weighted mean over the positives; ranks, thresholds and samples do not depend on weights.
+  /// Constants for the gradient. All ranks pass weights or none does, also a rank without rows.
   std::optional<ConstTensorView> weight{};
   /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
   /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.

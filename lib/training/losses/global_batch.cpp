@@ -342,7 +342,8 @@ double GlobalBatch::scale_of(GradScale scale) const {
 }
 
 void GlobalBatch::add_up(const TensorView& numbers) const {
-  if (!has_all_) reduce_over_ranks(group_, numbers, ReduceOp::sum, call_);
+  if (!has_all_)
+    host_call(*group_, {.kind = Operation::all_reduce, .in = numbers, .out = numbers}, call_);
 }
 
 std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<double> mine,

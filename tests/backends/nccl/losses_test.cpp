@@ -5,9 +5,7 @@
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 #include <tutti/losses/sup_con.hpp>
 #include <tutti/losses/warm_up.hpp>
 
@@ -46,7 +44,6 @@ struct Kind {
   std::int64_t classes = 3;
   bool float_targets = false;  ///< Like the logits, 0 to 1.
   std::int64_t rows = 7;       ///< About so many per rank.
-  bool same_rows = false;      ///< On every rank.
 };
 
 template <typename Ranking, typename Options>
@@ -161,19 +158,6 @@ std::vector<Kind> kinds() {
                        batch);
          }};
        }},
-      ranking_kind<losses::SquaredAuc>("squared_auc",
-                                       losses::SquaredAucOptions{.classes = 3, .pool = pool}),
-      ranking_kind<losses::SquaredAuc>("squared_auc of many rows", losses::SquaredAucOptions{},
-                                       600),
-      {"sharded_cross_entropy",
-       [] {
-         return Loss{[](auto* group, const auto& batch, const auto& call) {
-           const losses::ShardedCrossEntropy loss({.label_smoothing = 0.1});
-           return batch.weight ? over(loss, group, call, batch.logits, batch.targets, *batch.weight)
-                               : over(loss, group, call, batch.logits, batch.targets);
-         }};
-       },
-       3, false, 7, true},
       focal_kind<losses::SigmoidFocal>("sigmoid_focal", true),
       focal_kind<losses::SoftmaxFocal>("softmax_focal", false),
       warm_up_kind(),
@@ -193,7 +177,6 @@ struct Rows {
 
 /// Uneven; in every call another rank has none.
 Rows rows_of(const Kind& kind, int rank, int ranks, int call) {
-  if (kind.same_rows) rank = 0;
   const std::int64_t n = (rank + call) % ranks == 0 && ranks > 1
                              ? 0
                              : kind.rows + kind.rows * rank * (call % 2) / 2 + 1;

@@ -1,8 +1,6 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 
 #include <random>
 
@@ -125,38 +123,6 @@ TEST_P(BytesOfLosses, PAucSendsCountsAndOfPairsTheBand) {
     EXPECT_NEAR(static_cast<double>(sent.of(Operation::all_reduce)),
                 static_cast<double>(counts + kinds + 3 * 8) + 8 * static_cast<double>(band),
                 8.0 * 2);
-  });
-}
-
-TEST_P(BytesOfLosses, SquaredAucSendsSevenNumbers) {
-  const World& world = GetParam();
-  const OneClassRows rows(1600 * world.size);
-  on_fresh_ranks(world, [&](ProcessGroup& group) {
-    if (group.size() == 1) return;
-    const auto sent = sent_by(losses::SquaredAuc(), group, rows.part(group.rank(), group.size()));
-    EXPECT_EQ(sent.of(Operation::all_reduce), (6 + group.size()) * 8);
-    EXPECT_EQ(sent.of(Operation::all_gather), 0);
-    EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
-    EXPECT_EQ(sent.calls, 3);
-  });
-}
-
-TEST_P(BytesOfLosses, ShardedCrossEntropySendsFourNumbersPerRow) {
-  constexpr std::int64_t rows = 2000;
-  constexpr std::int64_t classes = 50;
-  const std::vector<float> logits(rows * classes, 1);
-  const std::vector<std::int64_t> targets(rows, 3);
-  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
-    for (const bool smooth : {false, true}) {
-      const losses::ShardedCrossEntropy loss({.label_smoothing = smooth ? 0.1 : 0});
-      const auto before = group.trace().size();
-      loss(group, view(std::span(logits), {rows, classes}), targets);
-      const Sent sent(group, before);
-      EXPECT_EQ(sent.of(Operation::all_reduce), (smooth ? 24 + 32 : 16 + 16) * rows);
-      EXPECT_EQ(sent.of(Operation::all_gather), 0);
-      EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
-      EXPECT_EQ(sent.calls, 3);
-    }
   });
 }
 

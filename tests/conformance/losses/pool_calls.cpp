@@ -7,7 +7,6 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 
 #include "support/call_loss.hpp"
 
@@ -83,13 +82,6 @@ RankingKind recall_kind() {
           }};
 }
 
-RankingKind squared_auc_kind() {
-  return {"squared_auc", [](std::int64_t classes, const PoolOptions& pool) {
-            return std::make_unique<losses::SquaredAuc>(
-                losses::SquaredAucOptions{.classes = classes, .margin = 0.5, .pool = pool});
-          }};
-}
-
 namespace {
 
 RankingKind p_auc_kind(const char* name, PAucAtBudgetOptions options) {
@@ -120,7 +112,7 @@ RankingKind live_kind() {
 }
 
 std::vector<RankingKind> ranking_kinds() {
-  return {smooth_ap_kind(), recall_kind(), trapezoid_kind(), pairwise_kind(), squared_auc_kind()};
+  return {smooth_ap_kind(), recall_kind(), trapezoid_kind(), pairwise_kind()};
 }
 
 PoolRows PoolSequence::rows(std::size_t call) const {

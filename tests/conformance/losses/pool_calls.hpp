@@ -46,7 +46,6 @@ struct RankingKind {
 };
 RankingKind smooth_ap_kind(double temperature = 0.05);
 RankingKind recall_kind();
-RankingKind squared_auc_kind();
 RankingKind trapezoid_kind();
 RankingKind pairwise_kind();
 RankingKind live_kind();  ///< pAUC of the positives of the call.

@@ -17,10 +17,8 @@
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/siglip.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 #include <tutti/losses/sup_con.hpp>
 #include <tutti/metrics.hpp>
 #include <tutti/sync.hpp>
@@ -210,16 +208,12 @@ bool losses_of_two(ProcessGroup& group, const Begin& begin) {
   losses::RecallAtQuantile recall;
   const losses::SigmoidFocal sigmoid;
   const losses::SoftmaxFocal softmax;
-  losses::SquaredAuc squared_auc;
   const losses::CrossEntropy cross_entropy({.classes = 3});
-  const losses::ShardedCrossEntropy sharded({.label_smoothing = 0.1});
   begin();
   bool right = smooth_ap(group, {column, targets}).loss > 0;
   right = right && smooth_ap(group, {column, targets}).loss > 0;
   right = right && std::isfinite(p_auc(group, {column, targets}).loss);
   right = right && std::isfinite(recall(group, {column, targets}).loss);
-  right = right && squared_auc(group, {column, targets}).loss > 0;
-  right = right && sharded(group, rows, classes).loss > 0;
   right = right && sigmoid(group, column, ones).loss > 0;
   right = right && softmax(group, rows, classes).loss > 0;
   return right && cross_entropy(group, {rows, classes}).loss > 0;
