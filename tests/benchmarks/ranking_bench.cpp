@@ -28,7 +28,7 @@
 
 namespace {
 
-using tutti::losses::RankingBatch;
+using tutti::losses::Batch;
 
 /// A batch. The positives are spread evenly, because some losses divide the work by them.
 struct Batch {
@@ -41,7 +41,7 @@ struct Batch {
       targets[static_cast<std::size_t>(state.range(0) * i / state.range(1))] = 1;
   }
   /// The rows of rank `rank` of `ranks`.
-  RankingBatch part(std::size_t rank, std::size_t ranks) const {
+  Batch part(std::size_t rank, std::size_t ranks) const {
     const std::size_t first = logits.size() * rank / ranks;
     const std::size_t count = logits.size() * (rank + 1) / ranks - first;
     return {{logits.data() + first, tutti::DType::f32, {static_cast<std::int64_t>(count), 1}},
@@ -170,7 +170,7 @@ void sort(benchmark::State& state) {
 
 void binary_metrics(benchmark::State& state) {
   of_ranks(state, Batch(state), [] {
-    return [](tutti::ProcessGroup& group, const RankingBatch& batch) {
+    return [](tutti::ProcessGroup& group, const Batch& batch) {
       tutti::metrics::ScoredRows rows;
       rows.add(batch.logits, batch.targets);
       return tutti::metrics::binary_metrics(group, rows, {.precisions = {0.9}, .quantiles = {0.5}});

@@ -71,8 +71,7 @@ tutti_status tutti_reducer_set_own_hook(tutti_reducer* reducer, tutti_hook hook,
 
 /* ---- Losses: tutti/losses/. ---- */
 
-/* tutti::losses::RankingBatch. Arrays may be null, except for logits and targets. The focal losses
-   take logits, targets and weight. */
+/* tutti::losses::Batch. Arrays may be null, except for logits and targets. */
 typedef struct tutti_batch {
   size_t size;
   const tutti_array *logits, *targets, *iid, *weight, *live;

@@ -6,15 +6,15 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct ClipOptions {
-  double scale = 1;            ///< 1 / temperature; 1e-6 to 1e6. CLIP begins with 1 / 0.07.
+  double logit_scale = 1;      ///< 1 / temperature; 1e-6 to 1e6. CLIP begins with 1 / 0.07.
   double label_smoothing = 0;  ///< 0 to 1; the part of each target that all columns share.
   GradScale grad_scale = GradScale::sum;
   FeatureEngine engine{};
   FeatureQueueOptions queue{};
 };
 
-/// The contrastive loss of CLIP (InfoNCE in both directions): with logits x_ij = scale (anchor_i .
-/// candidate_j) over the rows of all ranks, the mean over i of
+/// The contrastive loss of CLIP (InfoNCE in both directions): with logits x_ij = logit_scale
+/// (anchor_i . candidate_j) over the rows of all ranks, the mean over i of
 ///
 ///     (-log softmax over j of x_ij at j = i, and the same over the anchors x_ji) / 2
 ///
@@ -33,7 +33,7 @@ class Clip final : public FeatureLoss {
 
  private:
   FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
-                        const CallOptions& call) override;
+                        const CallOptions& options) override;
 
   Options options_;
 };

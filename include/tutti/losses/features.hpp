@@ -42,10 +42,10 @@ struct FeatureResult {
   double loss = 0;      ///< The same on every rank. 0 if no row has a term.
   Tensor grad_anchors;  ///< d loss / d anchors of this rank's rows, times the GradScale's factor.
   Tensor grad_candidates;  ///< The same of the candidates. Empty for SupCon.
-  /// d loss / d scale and d loss / d bias. The same on every rank: with GradScale::sum the
+  /// d loss / d logit_scale and d loss / d bias. The same on every rank: with GradScale::sum the
   /// derivative itself, which a reducer that averages keeps; otherwise 1 / W of it, for a reducer
   /// that adds.
-  double grad_scale = 0, grad_bias = 0;
+  double grad_logit_scale = 0, grad_bias = 0;
 };
 
 /// A product of row-major matrices: c [m, n] = a [m, k] b, where b is [k, n], or [n, k] if
@@ -96,8 +96,8 @@ struct FeatureEngine {
 /// split, world size, number of threads and tile size, on machines with the same instruction set.
 ///
 /// f32 gradients have errors of about 1e-6 of their largest element, and more for logits above 100:
-/// a logit has an error of about 1e-7 of scale |a| |c|. Where that is above 1, only the size of the
-/// gradients is right. in_double rounds them once.
+/// a logit has an error of about 1e-7 of logit_scale |a| |c|. Where that is above 1, only the size
+/// of the gradients is right. in_double rounds them once.
 ///
 /// Memory: the gathered features in the type of the computation, the gradients, about a hundred
 /// bytes for each row, and for each thread a block of logits and the gradients of its rows: less
@@ -122,33 +122,34 @@ class FeatureLoss {
   ///         own); other ranks get mismatch. Ranks with other options, dtypes or D get mismatch.
   ///         If the ranks together have 2^31 rows, all get count_overflow.
   FeatureResult operator()(ProcessGroup& group, const FeatureBatch& batch,
-                           const CallOptions& call = {}) {
-    return compute(&group, batch, call);
+                           const CallOptions& options = {}) {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
   FeatureResult operator()(const FeatureBatch& batch) { return compute(nullptr, batch, {}); }
 
   /// The factor of the logits, and what is added (SigLip). The same on every rank. They are
   /// parameters that train: checkpoints of the loss do not have them.
-  double scale() const noexcept { return scale_; }
+  double logit_scale() const noexcept { return logit_scale_; }
   /// The options keep the numbers that the loss was made with.
   double bias() const noexcept { return bias_.value_or(0); }
-  void set_scale(double scale);
+  void set_logit_scale(double logit_scale);
   /// @throws Error invalid_argument for Clip and SupCon, which have none.
   void set_bias(double bias);
 
   /// The queue, as in RankingLoss (ranking_loss.hpp).
   std::int64_t queued() const noexcept;
   void reset_queue() noexcept;
-  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
+  std::string save(ProcessGroup& group, const CallOptions& options = {}) const;
   std::string save() const;
   void load(ProcessGroup& group, std::string_view state);
   void load(std::string_view state);
-  void set_group(ProcessGroup& group, const CallOptions& call = {});
+  void set_group(ProcessGroup& group, const CallOptions& options = {});
 
  protected:
-  FeatureLoss(std::string_view name, double scale, std::optional<double> bias, GradScale grad_scale,
-              const FeatureEngine& engine, const FeatureQueueOptions& queue, int sides);
+  FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
+              GradScale grad_scale, const FeatureEngine& engine, const FeatureQueueOptions& queue,
+              int sides);
   std::string_view name() const noexcept { return name_; }
   const FeatureEngine& engine() const noexcept { return engine_; }
   GradScale grad_scale() const noexcept { return grad_scale_; }
@@ -157,10 +158,10 @@ class FeatureLoss {
  private:
   /// A null group is one process.
   virtual FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
-                                const CallOptions& call) = 0;
+                                const CallOptions& options) = 0;
 
   std::string_view name_;
-  double scale_;
+  double logit_scale_;
   std::optional<double> bias_;
   GradScale grad_scale_;
   FeatureEngine engine_;

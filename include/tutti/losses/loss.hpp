@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <tutti/grad_scale.hpp>
@@ -36,7 +37,7 @@ enum class Reduction : std::uint8_t {
 enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
 
 /// The quantity that a share of the rows is measured by: their number, or the sum of their weights
-/// (RankingBatch::weight; 1 without). Q(q) is then the lowest score at which the sum of the
+/// (Batch::weight; 1 without). Q(q) is then the lowest score at which the sum of the
 /// weights, from the lowest score on, is at least q times the sum of all; there is no
 /// interpolation.
 enum class Budget : std::uint8_t { rows, weight };
@@ -57,6 +58,27 @@ enum class ClassStatus : std::uint8_t {
   empty_band,  ///< PAucAtBudget, pairwise: no negative is in the band.
 };
 
+/// The rows of this rank. Each array is on the host or on the group's device. Ranking losses and
+/// CrossEntropy take the shapes below; the focal losses name theirs.
+struct Batch {
+  ConstTensorView logits;   ///< [N_r, C]; f32, f64, f16 or bf16; finite.
+  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; several: 0 to C - 1.
+  /// PAucAtBudget: marks rows that were drawn independently; boolean or u8 [N_r]. Empty: all rows.
+  ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
+  /// Ranking losses: false is an evaluation. Rows in the queue count, and the loss stores nothing
+  /// of the call.
+  bool training = true;
+  /// The weight of each row, [N_r]; f64, f32, f16 or bf16; finite, 0 or more; constants for the
+  /// gradient. A ranking loss is then the weighted mean over the positives; ranks, thresholds and
+  /// samples do not depend on weights. Terms of other losses are multiplied by their weights, and
+  /// the divisors of means are sums of weights. All ranks pass weights or none does, also a rank
+  /// without rows.
+  std::optional<ConstTensorView> weight{};
+  /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
+  /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.
+  std::optional<ConstTensorView> live{};
+};
+
 /// The result of a loss on one rank.
 struct LossResult {
   /// The same on every rank. Without valid terms it is 0, with gradient 0.
@@ -70,8 +92,7 @@ struct LossResult {
   /// Focal losses and CrossEntropy with Reduction::none: the loss of each row or element of this
   /// rank. Ignored rows have 0.
   std::vector<double> per_element;
-  std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
-  std::vector<ClassStatus> status;  ///< Ranking losses: why a class is not valid, [C].
+  std::vector<ClassStatus> status;  ///< Ranking losses: `valid`, or why the class is not, [C].
 };
 
 }  // namespace losses

@@ -6,7 +6,7 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct SupConOptions {
-  double temperature = 0.1;  ///< The scale of the logits is 1 / temperature: 1e-6 to 1e6.
+  double temperature = 0.1;  ///< logit_scale() is 1 / temperature: 1e-6 to 1e6.
   GradScale grad_scale = GradScale::sum;
   FeatureEngine engine{};
   FeatureQueueOptions queue{};
@@ -22,8 +22,6 @@ struct SupConOptions {
 /// equation 1). Rows of the queue are more rows j and positives, but not i. Weights make it the
 /// weighted mean over i. Without rows that have positives the loss is 0.
 ///
-/// scale() is 1 / temperature, and FeatureResult::grad_scale the derivative by it.
-///
 /// Work: 6 N^2 D / W flops a rank and 2 exponentials for each pair (3 if the log-sum-exps of rows
 /// differ by more than 20). Wire and memory: FeatureLoss.
 class SupCon final : public FeatureLoss {
@@ -35,7 +33,7 @@ class SupCon final : public FeatureLoss {
 
  private:
   FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
-                        const CallOptions& call) override;
+                        const CallOptions& options) override;
 
   Options options_;
 };

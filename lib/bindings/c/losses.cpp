@@ -44,7 +44,7 @@ void read_ranking(OptionText& text, auto& o) {
   text.read("max_rows", o.pool.max_rows);
   text.read("seed", o.pool.seed);
   text.read("gather", o.pool.gather);
-  text.read("reference_compat", o.pool.reference_compat);
+  text.read("other_targets", o.pool.other_targets);
   read_common(text, o);
 }
 
@@ -138,8 +138,8 @@ constexpr LossKind loss_kinds[] = {
     {"softmax_focal", make_loss<SoftmaxFocal>},
 };
 
-RankingBatch ranking_batch(const tutti_batch& from) {
-  RankingBatch to{.logits = view(from.logits), .targets = view(from.targets)};
+Batch batch_of(const tutti_batch& from) {
+  Batch to{.logits = view(from.logits), .targets = view(from.targets)};
   if (from.iid != nullptr) to.iid = view(from.iid);
   if (from.weight != nullptr) to.weight = view(from.weight);
   if (from.live != nullptr) to.live = view(from.live);
@@ -154,26 +154,19 @@ std::vector<std::uint8_t> status_bytes(const std::vector<ClassStatus>& from) {
   return to;
 }
 
-/// True for a loss that takes logits, targets and weight.
-template <typename T>
-constexpr bool takes_arrays = std::is_same_v<T, SigmoidFocal> || std::is_same_v<T, SoftmaxFocal>;
-
 /// Calls a loss with a group or without.
 LossResult evaluate(AnyLoss& any, ProcessGroup* group, const tutti_batch& from,
-                    const CallOptions& call) {
-  const auto batch = ranking_batch(from);
+                    const CallOptions& options) {
+  const auto batch = batch_of(from);
+  const auto compute = [&](auto& loss) {
+    return group == nullptr ? loss(batch) : loss(*group, batch, options);
+  };
   return std::visit(
       [&](auto& loss) {
-        using Loss = std::remove_reference_t<decltype(loss)>;
-        if constexpr (takes_arrays<Loss>) {
-          if (group == nullptr) return loss(batch.logits, batch.targets, batch.weight);
-          return batch.weight ? loss(*group, batch.logits, batch.targets, *batch.weight, call)
-                              : loss(*group, batch.logits, batch.targets, call);
-        } else if constexpr (std::is_same_v<Loss, CrossEntropy>) {
-          return group == nullptr ? loss(batch) : loss(*group, batch, call);
-        } else {
-          return group == nullptr ? (*loss)(batch) : (*loss)(*group, batch, call);
-        }
+        if constexpr (requires { *loss; })
+          return compute(*loss);
+        else
+          return compute(loss);
       },
       any);
 }
@@ -311,7 +304,7 @@ tutti_status tutti_loss_enqueue(tutti_loss* loss, tutti_group* group, const tutt
                                 const tutti_call_options* options) {
   return guard([&] {
     const Call call(options);
-    const auto batch = ranking_batch(read(&deref(rows, "the rows")));
+    const auto batch = batch_of(read(&deref(rows, "the rows")));
     auto& ranking = ranking_of(loss);
     group == nullptr ? ranking.enqueue(batch) : ranking.enqueue(of(group), batch, call.options());
   });

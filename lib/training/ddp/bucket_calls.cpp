@@ -9,12 +9,12 @@
 namespace tutti::ddp {
 
 BucketCalls::BucketCalls(ProcessGroup& group, GradientArrays& arrays,
-                         std::span<const Gradient> gradients, const CallOptions& call,
+                         std::span<const Gradient> gradients, const CallOptions& options,
                          DeviceArithmetic* arithmetic)
     : group_(group),
       arrays_(arrays),
       gradients_(gradients),
-      call_(call),
+      call_(options),
       arithmetic_(arithmetic),
       on_host_(group.memory().device().type == DeviceType::cpu) {
   renew();

@@ -65,7 +65,7 @@ std::int64_t RowQueue::size_of(int rank) const noexcept {
 
 std::string RowQueue::state() const {
   std::string words;
-  if (options_.reference_compat) words += ", reference_compat";
+  if (options_.other_targets) words += ", other_targets";
   if (options_.queue != 0)
     words +=
         fmt::format(", queue {} of {} rows (history {:016x})", options_.queue, size(), history_);
@@ -83,31 +83,26 @@ void RowQueue::check_world(int rank, int ranks) const {
         rank_, ranks_, rank, ranks);
 }
 
-RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch,
+RowQueue::Rows RowQueue::newest(const tutti::losses::Batch& batch,
                                 std::int64_t ignore_index) const {
   const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
   const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
   std::vector<std::uint32_t> rows;
   for (std::int64_t i = batch.logits.shape.rows(); i-- > 0 && std::ssize(rows) < options_.queue;)
-    if (targets[i] != ignore_index || options_.reference_compat)
-      rows.push_back(static_cast<std::uint32_t>(i));
+    if (targets[i] != ignore_index) rows.push_back(static_cast<std::uint32_t>(i));
   std::ranges::reverse(rows);
   Rows newest;
-  // The reference stores floats.
-  const auto stored = [this](double value) {
-    return options_.reference_compat ? static_cast<double>(static_cast<float>(value)) : value;
-  };
   with_type(batch.logits.dtype, [&]<typename T>(T) {
     const auto* logits = static_cast<const T*>(batch.logits.data);
     for (const auto row : rows)
       for (std::int64_t c = 0; c < classes_; ++c)
-        newest.scores.push_back(stored(to_double(logits[row * classes_ + c])));
+        newest.scores.push_back(to_double(logits[row * classes_ + c]));
   });
   const auto weights = batch.weight ? to_doubles(*batch.weight) : std::vector<double>();
   for (const auto row : rows) {
     newest.targets.push_back(targets[row]);
     newest.iid.push_back(iid == nullptr || iid[row] != 0 ? 1 : 0);
-    newest.weights.push_back(batch.weight ? stored(weights[row]) : 1);
+    newest.weights.push_back(batch.weight ? weights[row] : 1);
   }
   return newest;
 }

@@ -23,13 +23,13 @@ extern const BackendEntry entry;
 namespace tutti::test::nccl_double {
 namespace {
 
+using losses::Batch;
 using losses::LossResult;
 using losses::PoolOptions;
-using losses::RankingBatch;
 
 /// A loss with its state.
 struct Loss {
-  std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)> call;
+  std::function<LossResult(ProcessGroup*, const Batch&, const CallOptions&)> call;
   std::function<std::string(ProcessGroup*, const CallOptions&)> save{};
 };
 /// Calls `loss` over the group, or as one process if `group` is null.
@@ -82,8 +82,8 @@ Kind focal_kind(const char* name, bool float_targets) {
   return {name,
           [] {
             return Loss{[](auto* group, const auto& batch, const auto& call) {
-              return over(Focal({.reduction = losses::Reduction::none}), group, call, batch.logits,
-                          batch.targets);
+              return over(Focal({.reduction = losses::Reduction::none}), group, call,
+                          Batch{batch.logits, batch.targets});
             }};
           },
           3, float_targets};
@@ -123,7 +123,7 @@ Kind feature_kind(const char* name, Options options) {
                           LossResult result;
                           result.loss = got.loss;
                           result.grad = std::move(got.grad_anchors);
-                          result.per_class = {got.grad_scale};
+                          result.per_class = {got.grad_logit_scale};
                           return result;
                         },
                         [loss](auto* group, const auto& call) { return loss->save(*group, call); }};
@@ -161,7 +161,7 @@ std::vector<Kind> kinds() {
       focal_kind<losses::SigmoidFocal>("sigmoid_focal", true),
       focal_kind<losses::SoftmaxFocal>("softmax_focal", false),
       warm_up_kind(),
-      feature_kind<losses::Clip>("clip", losses::ClipOptions{.scale = 2}),
+      feature_kind<losses::Clip>("clip", losses::ClipOptions{.logit_scale = 2}),
       feature_kind<losses::SupCon>("sup_con", losses::SupConOptions{.temperature = 0.5}),
   };
 }
@@ -197,7 +197,7 @@ Rows rows_of(const Kind& kind, int rank, int ranks, int call) {
   return rows;
 }
 
-RankingBatch view_of(const Kind& kind, const Rows& rows, bool training = true) {
+Batch view_of(const Kind& kind, const Rows& rows, bool training = true) {
   const Shape shape{std::ssize(rows.targets), kind.classes};
   return {view(std::span(rows.logits), shape),
           kind.float_targets ? view(std::span(rows.shares), shape) : ConstTensorView(rows.targets),
@@ -208,7 +208,7 @@ RankingBatch view_of(const Kind& kind, const Rows& rows, bool training = true) {
 struct Outcome {
   double loss = 0;
   std::vector<double> terms{};  ///< Of classes, rows or elements.
-  std::vector<std::uint8_t> valid{};
+  std::vector<losses::ClassStatus> status{};
   std::vector<float> grad{};
 
   bool is(const Outcome& other) const {
@@ -217,7 +217,7 @@ struct Outcome {
              (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
     };
     return std::memcmp(&loss, &other.loss, sizeof loss) == 0 && same(terms, other.terms) &&
-           same(valid, other.valid) && same(grad, other.grad);
+           same(status, other.status) && same(grad, other.grad);
   }
 };
 
@@ -254,8 +254,8 @@ class OnDevice {
          static_cast<std::size_t>(words), takes_);
     return {data.data, array.dtype, array.shape, device};
   }
-  RankingBatch put(const RankingBatch& batch) {
-    RankingBatch there{put(batch.logits), put(batch.targets), put(batch.iid), batch.training};
+  Batch put(const Batch& batch) {
+    Batch there{put(batch.logits), put(batch.targets), put(batch.iid), batch.training};
     if (batch.weight) there.weight = put(*batch.weight);
     return there;
   }
@@ -321,7 +321,7 @@ Outcomes call_all(ProcessGroup* group, int rank, int ranks, Where where, const M
       }
       const auto got = loss.call(group, batch, options);
       all.calls.push_back({got.loss, got.per_class.empty() ? got.per_element : got.per_class,
-                           got.valid, read_gradient(at, got.grad, batch.logits)});
+                           got.status, read_gradient(at, got.grad, batch.logits)});
     }
     if (loss.save) all.states.push_back(loss.save(group, options));
   }
@@ -500,8 +500,7 @@ TEST_F(Losses, OfAWarmUpNeverSeeADevice) {
       losses::WarmUpOptions schedule{.warmup_steps = 1, .blend_steps = 2};
       schedule.logger = [](LogLevel, std::string_view) {};
       int seen = 0;
-      const auto first = [&](ProcessGroup* group, const RankingBatch& batch,
-                             const CallOptions& call) {
+      const auto first = [&](ProcessGroup* group, const Batch& batch, const CallOptions& call) {
         ++seen;
         EXPECT_EQ(batch.logits.device.type, DeviceType::cpu);
         return losses::CrossEntropy({.classes = 3})(*group, batch, call);

@@ -62,13 +62,14 @@ LossResult softmax_of(const SoftmaxFocal& loss, ProcessGroup* group, const Focal
   const auto targets =
       std::span(rows.targets)
           .subspan(static_cast<std::size_t>(first * 2), static_cast<std::size_t>(n * 2));
-  return call_loss(loss, group, view(logits, rows.shape(n)), view(targets, {n, 2}));
+  return call_loss(loss, group, losses::Batch{view(logits, rows.shape(n)), view(targets, {n, 2})});
 }
 
 LossResult sigmoid_of(const SigmoidFocal& loss, ProcessGroup* group, const FocalRows& rows,
                       std::int64_t first, std::int64_t n) {
-  return call_loss(loss, group, view(rows.part_of(rows.logits, first, n), rows.shape(n)),
-                   view(rows.part_of(rows.yes, first, n), rows.shape(n)));
+  return call_loss(loss, group,
+                   losses::Batch{view(rows.part_of(rows.logits, first, n), rows.shape(n)),
+                                 view(rows.part_of(rows.yes, first, n), rows.shape(n))});
 }
 
 std::span<const double> values(const Tensor& tensor) {
@@ -145,12 +146,13 @@ TEST_P(FocalOfRanks, AMistakeOfOneRankIsAnErrorOnAll) {
       const std::vector<float> narrow(last ? 8 : 12);
       const std::vector<std::int64_t> classes(4);
       expect_error(Errc::mismatch, {"[*, 2]", "[*, 3]"}, [&] {
-        SoftmaxFocal()(group, view(std::span(narrow), {4, last ? 2 : 3}), classes);
+        SoftmaxFocal()(group, {view(std::span(narrow), {4, last ? 2 : 3}), classes});
       });
       const std::vector<double> wide(4);
       const auto logits = last ? ConstTensorView(wide) : view(std::span(narrow).first(4), {4});
-      expect_error(Errc::mismatch, {"logits f32", "logits f64"},
-                   [&] { SigmoidFocal()(group, logits, logits); });
+      expect_error(Errc::mismatch, {"logits f32", "logits f64"}, [&] {
+        SigmoidFocal()(group, {logits, logits});
+      });
       expect_error(Errc::mismatch, {"grad_scale sum", "grad_scale mean"}, [&] {
         sigmoid_of(SigmoidFocal({.grad_scale = last ? GradScale::mean : GradScale::sum}), &group,
                    rows, 0, 4);
@@ -284,9 +286,9 @@ TEST(FocalAlone, WhatIsRightForSureHasNoGradient) {
   for (const double gamma : {0.0, 0.25, 0.5, 1.0, 2.0}) {
     const std::vector<double> logits{800, -800, 40, -40, 0, 1};
     const std::vector<double> yes{1, 0, 1, 0, 1, 0};
-    const auto sigmoid = SigmoidFocal({.gamma = gamma})(logits, yes);
+    const auto sigmoid = SigmoidFocal({.gamma = gamma})({logits, yes});
     const std::vector<std::int64_t> targets{0, losses::default_ignore_index, 1};
-    const auto softmax = SoftmaxFocal({.gamma = gamma})(view(std::span(logits), {3, 2}), targets);
+    const auto softmax = SoftmaxFocal({.gamma = gamma})({view(std::span(logits), {3, 2}), targets});
     for (const auto* result : {&sigmoid, &softmax}) {
       EXPECT_TRUE(std::isfinite(result->loss));
       for (const double g : values(result->grad)) EXPECT_TRUE(std::isfinite(g));
@@ -299,15 +301,15 @@ TEST(FocalAlone, WhatIsRightForSureHasNoGradient) {
 TEST(FocalAlone, NothingThatCountsIsZero) {
   const std::vector<float> logits{1, 2};
   const std::vector<std::int64_t> ignored{losses::default_ignore_index};
-  const auto got = SoftmaxFocal()(view(std::span(logits), {1, 2}), ignored);
+  const auto got = SoftmaxFocal()({view(std::span(logits), {1, 2}), ignored});
   EXPECT_EQ(got.loss, 0);
-  EXPECT_EQ(SigmoidFocal()(std::span<const float>(), std::span<const float>()).loss, 0);
+  EXPECT_EQ(SigmoidFocal()({std::span<const float>(), std::span<const float>()}).loss, 0);
   // Without positives the divisor is 1.
   const std::vector<float> negatives{0, 0};
   const auto by_positives =
-      SigmoidFocal({.normalize_by_positives = true})(std::span(logits), negatives);
+      SigmoidFocal({.normalize_by_positives = true})({std::span(logits), negatives});
   EXPECT_EQ(by_positives.loss,
-            SigmoidFocal({.reduction = Reduction::sum})(std::span(logits), negatives).loss);
+            SigmoidFocal({.reduction = Reduction::sum})({std::span(logits), negatives}).loss);
 }
 
 TEST(FocalAlone, WhatIsOutOfRangeIsRefused) {
@@ -331,14 +333,16 @@ TEST(FocalAlone, WhatIsOutOfRangeIsRefused) {
   const std::vector<double> logits{1, 2};
   const std::vector<double> targets{0, 3};
   const std::vector<std::int64_t> classes{0, 1};
-  expect_error(Errc::invalid_argument, {"targets[1] is 3"},
-               [&] { SigmoidFocal()(logits, targets); });
-  expect_error(Errc::invalid_argument, {"targets are i64"},
-               [&] { SigmoidFocal()(logits, classes); });
-  expect_error(Errc::invalid_argument, {"[N, C, *]"}, [&] { SoftmaxFocal()(logits, classes); });
+  expect_error(Errc::invalid_argument, {"targets[1] is 3"}, [&] {
+    SigmoidFocal()({logits, targets});
+  });
+  expect_error(Errc::invalid_argument, {"targets are i64"}, [&] {
+    SigmoidFocal()({logits, classes});
+  });
+  expect_error(Errc::invalid_argument, {"[N, C, *]"}, [&] { SoftmaxFocal()({logits, classes}); });
   const std::vector<std::int64_t> one{0};
   expect_error(Errc::invalid_argument, {"alpha has 3 weights", "2 classes"}, [&] {
-    SoftmaxFocal({.alpha = {1, 2, 3}})(view(std::span(logits), {1, 2}), one);
+    SoftmaxFocal({.alpha = {1, 2, 3}})({view(std::span(logits), {1, 2}), one});
   });
 }
 

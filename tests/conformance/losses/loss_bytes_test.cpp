@@ -11,8 +11,8 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::PAucAtBudget;
-using losses::RankingBatch;
 using losses::RecallAtQuantile;
 using losses::SmoothAp;
 
@@ -29,7 +29,7 @@ struct OneClassRows {
       targets.push_back(i % 16 < positives ? 1 : 0);
     }
   }
-  RankingBatch part(int rank, int ranks) const {
+  Batch part(int rank, int ranks) const {
     const auto n = logits.size() / index(ranks);
     return {std::span(logits).subspan(index(rank) * n, n),
             std::span(targets).subspan(index(rank) * n, n)};
@@ -55,7 +55,7 @@ class BytesOfLosses : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, BytesOfLosses, testing::ValuesIn(worlds()), CaseName());
 
 template <typename Loss>
-Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
+Sent sent_by(Loss loss, ProcessGroup& group, const Batch& batch) {
   const auto before = group.trace().size();
   loss(group, batch);
   return Sent(group, before);

@@ -55,7 +55,7 @@ Result loss_of(const Options& options, ProcessGroup* group, const PAucRows& rows
   const auto iid = std::span(rows.iid).subspan(from, count);
   PAucAtBudget loss(options);
   auto result =
-      call_loss(loss, group, losses::RankingBatch{view(logits, {n, rows.classes}), targets, iid});
+      call_loss(loss, group, losses::Batch{view(logits, {n, rows.classes}), targets, iid});
   return {std::move(result), loss.diagnostics()};
 }
 
@@ -95,9 +95,9 @@ TEST_P(PAucOfRanks, IsThatOfOneProcessForAnySplit) {
           const auto first = offset(split, group.rank());
           const auto got = loss_of(options, &group, rows, first, split[index(group.rank())]);
           EXPECT_NEAR(got.loss, want.loss, 1e-12);
-          EXPECT_EQ(got.valid, want.valid);
+          EXPECT_EQ(got.status, want.status);
           for (std::size_t c = 0; c < got.diagnostics.size(); ++c) {
-            if (got.valid[c] == 0) continue;
+            if (got.status[c] != losses::ClassStatus::valid) continue;
             EXPECT_EQ(got.diagnostics[c].t_alpha, want.diagnostics[c].t_alpha);
             EXPECT_EQ(got.diagnostics[c].t_beta, want.diagnostics[c].t_beta);
             EXPECT_EQ(got.diagnostics[c].tau_eff, want.diagnostics[c].tau_eff);
@@ -153,8 +153,7 @@ TEST(PAucAlone, DiagnosticsAreThoseOfTheLastCallThatSucceeded) {
   const PAucRows few = make_p_auc_rows(40, 3);
   const PAucRows many = make_p_auc_rows(80, 3);
   const auto batch = [](const PAucRows& rows) {
-    return losses::RankingBatch{view(std::span(rows.logits), {rows.count(), 3}), rows.targets,
-                                rows.iid};
+    return losses::Batch{view(std::span(rows.logits), {rows.count(), 3}), rows.targets, rows.iid};
   };
   const Options options{.classes = 3, .beta = 0.5};
   PAucAtBudget loss(options);

@@ -75,7 +75,6 @@ PoolSequence pool_sequence(std::int64_t classes, std::int64_t queue, bool large)
 struct PoolOutcome {
   double loss = 0;
   std::vector<double> per_class{};
-  std::vector<std::uint8_t> valid{};
   std::vector<losses::ClassStatus> status{};
   std::vector<double> grad{};
   std::int64_t queued = 0;

@@ -14,8 +14,8 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::PoolOptions;
-using losses::RankingBatch;
 using losses::RankingLoss;
 
 /// This rank's rows of a call.
@@ -122,7 +122,7 @@ TEST_P(PoolRefusalsOfSeveral, RanksThatDisagreeOfWhatACallIsAreRefused) {
     for (const Pair& pair : {Pair{{.queue = 20}, {.queue = 21}, "queue 21"},
                              {{.max_rows = 20}, {.max_rows = 19}, "max_rows 19"},
                              {{.max_rows = 9}, {.max_rows = 9, .seed = 6}, "seed 6"},
-                             {{}, {.reference_compat = true}, "reference_compat"}}) {
+                             {{}, {.other_targets = true}, "other_targets"}}) {
       const auto differs = recall_kind().make(1, odd ? pair.other : pair.mine);
       expect_error(Errc::mismatch, {"recall_at_quantile", pair.text},
                    [&] { call_pool(*differs, &group, mine); });

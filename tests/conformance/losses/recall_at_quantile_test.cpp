@@ -54,7 +54,7 @@ LossResult loss_of(const RecallAtQuantile::Options& options, ProcessGroup* group
     logits.push_back(static_cast<T>(rows.logits[static_cast<std::size_t>(i)]));
   const auto targets =
       std::span(rows.targets).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n));
-  const losses::RankingBatch batch{view(std::span<const T>(logits), {n, rows.classes}), targets};
+  const losses::Batch batch{view(std::span<const T>(logits), {n, rows.classes}), targets};
   return call_loss(RecallAtQuantile(options), group, batch);
 }
 
@@ -98,7 +98,7 @@ void expect_one_process(const World& world, const RecallRows& rows,
       const auto first = offset(split, group.rank());
       const auto got = loss_of<T>(options, &group, rows, first, split[index(group.rank())]);
       EXPECT_NEAR(got.loss, want.loss, tolerance);
-      EXPECT_EQ(got.valid, want.valid);
+      EXPECT_EQ(got.status, want.status);
       const auto* part = static_cast<const T*>(got.grad.data());
       const auto* all = static_cast<const T*>(want.grad.data()) + first * rows.classes;
       for (std::int64_t i = 0; i < got.grad.shape().numel(); ++i)
@@ -166,7 +166,8 @@ TEST(RecallAlone, IsWhatItsDefinitionSaysAndSoIsItsGradient) {
             EXPECT_NEAR(grad[i * classes + c],
                         positive(i) ? -s * (1 - s) / (positives * options.temperature) : 0, 1e-13);
           }
-          EXPECT_EQ(got.valid[static_cast<std::size_t>(c)] != 0, positives > 0);
+          EXPECT_EQ(got.status[static_cast<std::size_t>(c)] == losses::ClassStatus::valid,
+                    positives > 0);
           if (positives == 0) continue;
           EXPECT_NEAR(got.per_class[static_cast<std::size_t>(c)], 1 - recalled / positives, 1e-13);
           sum += 1 - recalled / positives;
@@ -179,10 +180,10 @@ TEST(RecallAlone, AllPositiveIsValidAndNonePositiveIsNot) {
   const std::vector<float> logits{1, 2, 3};
   const std::vector<std::int64_t> ones{1, 1, 1};
   const auto all = RecallAtQuantile()({logits, ones});
-  EXPECT_EQ(all.valid[0], 1);
+  EXPECT_EQ(all.status[0], losses::ClassStatus::valid);
   const std::vector<std::int64_t> zeros{0, 0, 0};
   const auto none = RecallAtQuantile()({logits, zeros});
-  EXPECT_EQ(none.valid[0], 0);
+  EXPECT_EQ(none.status[0], losses::ClassStatus::no_positives);
   EXPECT_EQ(none.loss, 0);
   EXPECT_TRUE(std::isnan(none.per_class[0]));
 }

@@ -1,5 +1,6 @@
 #include <tutti/losses/smooth_ap.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -108,9 +109,9 @@ void expect_one_process(const World& world, const LossRows& rows, const SmoothAp
       const auto mine = rows.part<T>(first, split[index(group.rank())]);
       const auto got = SmoothAp(options)(group, mine.view());
       EXPECT_NEAR(got.loss, want.loss, tolerance * std::abs(want.loss));
-      ASSERT_EQ(got.valid, want.valid);
+      ASSERT_EQ(got.status, want.status);
       for (std::size_t c = 0; c < got.per_class.size(); ++c) {
-        if (got.valid[c] == 0)
+        if (got.status[c] != losses::ClassStatus::valid)
           EXPECT_TRUE(std::isnan(got.per_class[c]));
         else
           EXPECT_NEAR(got.per_class[c], want.per_class[c], tolerance);
@@ -158,7 +159,7 @@ TEST_P(SmoothApOfRanks, ClassesThatAreNotValidCountNowhere) {
     const auto mine = rows.part<double>(0, group.rank() == 0 ? rows.count() : 0);
     const auto got = SmoothAp({.classes = 3})(group, mine.view());
     EXPECT_EQ(got.loss, 0);
-    EXPECT_EQ(got.valid, (std::vector<std::uint8_t>{0, 0, 0}));
+    EXPECT_EQ(std::ranges::count(got.status, losses::ClassStatus::valid), 0);
     for (const double g : values<double>(got.grad)) EXPECT_EQ(g, 0);
   });
 }
@@ -208,7 +209,8 @@ TEST(SmoothApAlone, IsWhatItsDefinitionSays) {
       double valid = 0;
       for (std::int64_t c = 0; c < classes; ++c) {
         const double want = by_definition(rows, c, temperature);
-        EXPECT_EQ(got.valid[index(static_cast<int>(c))] == 0, std::isnan(want));
+        EXPECT_EQ(got.status[index(static_cast<int>(c))] != losses::ClassStatus::valid,
+                  std::isnan(want));
         if (std::isnan(want)) continue;
         EXPECT_NEAR(got.per_class[index(static_cast<int>(c))], want, 1e-12);
         sum += want;
@@ -273,7 +275,7 @@ TEST(SmoothApAlone, OptionsOutOfRangeAreRefused) {
     expect_error(Errc::invalid_argument, {fmt::format("targets[1] is {}", bad), "0 to 1"}, [&] {
       SmoothAp()({two, wrong});
     });
-    (void)SmoothAp({.pool = {.reference_compat = true}})({two, wrong});
+    (void)SmoothAp({.pool = {.other_targets = true}})({two, wrong});
   }
   expect_error(Errc::invalid_argument, {"logits are i32"}, [&] { SmoothAp()({targets, targets}); });
 }

@@ -12,9 +12,9 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::CrossEntropy;
 using losses::LossResult;
-using losses::RankingBatch;
 using losses::SmoothAp;
 using losses::WarmUp;
 
@@ -254,7 +254,7 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
       if (w == 0) {
         EXPECT_EQ(got.loss, one.loss);
         EXPECT_EQ(values_of(got.grad), values_of(one.grad));
-        EXPECT_TRUE(got.valid.empty());
+        EXPECT_TRUE(got.status.empty());
         continue;
       }
       main.set_temperature(loss.temperature());
@@ -264,7 +264,7 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
         EXPECT_NEAR(values_of(got.grad)[i],
                     (1 - w) * values_of(one.grad)[i] + w * values_of(other.grad)[i], 1e-15);
       EXPECT_EQ(got.per_class, other.per_class);
-      EXPECT_EQ(got.valid, other.valid);
+      EXPECT_EQ(got.status, other.status);
     }
   }
 }
@@ -272,7 +272,7 @@ TEST(WarmUpAlone, ValueAndGradientAreTheSameMix) {
 TEST(WarmUpAlone, ALossWithoutWeightIsNotAsked) {
   int asked = 0;
   WarmUp loss(
-      [&](ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
+      [&](ProcessGroup* group, const Batch& batch, const CallOptions& call) {
         ++asked;
         return group == nullptr ? CrossEntropy({.classes = classes})(batch)
                                 : CrossEntropy({.classes = classes})(*group, batch, call);
@@ -331,7 +331,7 @@ TEST_P(WarmUpOfRanks, AFirstLossOfAnotherShapeOnOneRankIsAnErrorOnAll) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const bool last = group.rank() == group.size() - 1;
     WarmUp loss(
-        [&](ProcessGroup*, const RankingBatch& batch, const CallOptions&) {
+        [&](ProcessGroup*, const Batch& batch, const CallOptions&) {
           LossResult result;
           result.grad = Tensor(host_memory(), last ? Shape{0} : batch.logits.shape, DType::f64);
           return result;
@@ -366,7 +366,7 @@ TEST_P(WarmUpOfRanks, WithGatheredRowsIsThatOfOneProcess) {
 
 TEST(WarmUpAlone, GradientsOfOtherShapesAreNotMixed) {
   WarmUp loss(
-      [](ProcessGroup*, const RankingBatch&, const CallOptions&) {
+      [](ProcessGroup*, const Batch&, const CallOptions&) {
         LossResult result;
         result.grad = Tensor(host_memory(), {2, 1}, DType::f32);
         return result;

@@ -14,9 +14,9 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::ClassStatus;
 using losses::PoolOptions;
-using losses::RankingBatch;
 
 double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));

@@ -75,14 +75,6 @@ struct TermLoss {
   bool has_by_positives = true;
 };
 
-template <typename Loss>
-LossResult call_weighted(const Loss& loss, ProcessGroup* group, const ConstTensorView& logits,
-                         const ConstTensorView& targets,
-                         const std::optional<ConstTensorView>& weight) {
-  return weight ? call_loss(loss, group, logits, targets, *weight)
-                : call_loss(loss, group, logits, targets);
-}
-
 TermLoss sigmoid_terms(const WeightedTerms& rows, bool of_rows) {
   TermLoss loss{of_rows ? "sigmoid_focal, weights of rows" : "sigmoid_focal",
                 [&rows, of_rows](ProcessGroup* group, Reduction reduction, bool by_positives,
@@ -90,12 +82,12 @@ TermLoss sigmoid_terms(const WeightedTerms& rows, bool of_rows) {
                   const SigmoidFocal focal({.reduction = reduction,
                                             .normalize_by_positives = by_positives,
                                             .grad_scale = GradScale::mean});
-                  std::optional<ConstTensorView> weight;
+                  losses::Batch batch{rows.part(rows.logits, {1, 3, 2}, first, n),
+                                      rows.part(rows.yes, {1, 3, 2}, first, n)};
                   if (weighted)
-                    weight = of_rows ? rows.part(rows.of_targets, {1, 1, 1}, first, n)
-                                     : rows.part(rows.of_elements, {1, 3, 2}, first, n);
-                  return call_weighted(focal, group, rows.part(rows.logits, {1, 3, 2}, first, n),
-                                       rows.part(rows.yes, {1, 3, 2}, first, n), weight);
+                    batch.weight = of_rows ? rows.part(rows.of_targets, {1, 1, 1}, first, n)
+                                           : rows.part(rows.of_elements, {1, 3, 2}, first, n);
+                  return call_loss(focal, group, batch);
                 },
                 {},
                 std::vector<double>(rows.yes.size(), 1),
@@ -115,10 +107,10 @@ TermLoss softmax_terms(const WeightedTerms& rows) {
                                             .reduction = reduction,
                                             .normalize_by_positives = by_positives,
                                             .grad_scale = GradScale::mean});
-                  std::optional<ConstTensorView> weight;
-                  if (weighted) weight = rows.part(rows.of_targets, {1, 2}, first, n);
-                  return call_weighted(focal, group, rows.part(rows.logits, {1, 3, 2}, first, n),
-                                       rows.part(rows.targets, {1, 2}, first, n), weight);
+                  losses::Batch batch{rows.part(rows.logits, {1, 3, 2}, first, n),
+                                      rows.part(rows.targets, {1, 2}, first, n)};
+                  if (weighted) batch.weight = rows.part(rows.of_targets, {1, 2}, first, n);
+                  return call_loss(focal, group, batch);
                 },
                 rows.of_targets,
                 {},
@@ -142,8 +134,8 @@ TermLoss entropy_terms(const WeightedTerms& rows, std::int64_t classes) {
                                                 .grad_scale = GradScale::mean};
                   if (classes > 1) options.weight = {0.5, 3, 0};
                   if (classes == 1) options.pos_weight = 4;
-                  losses::RankingBatch batch{rows.part(rows.logits, {1, classes}, first, n),
-                                             rows.part(rows.targets, Shape::vector(1), first, n)};
+                  losses::Batch batch{rows.part(rows.logits, {1, classes}, first, n),
+                                      rows.part(rows.targets, Shape::vector(1), first, n)};
                   if (weighted)
                     batch.weight = rows.part(rows.of_targets, Shape::vector(1), first, n);
                   return call_loss(CrossEntropy(options), group, batch);
@@ -263,8 +255,8 @@ TEST(WeightedTermsAlone, SmallWeightsOfPositivesDivide) {
   const std::vector<double> yes{1, 0};
   const std::vector<double> weights{0.25, 0};
   const SigmoidFocal loss({.normalize_by_positives = true});
-  EXPECT_NEAR(loss(logits, yes, ConstTensorView(weights)).loss,
-              SigmoidFocal({.reduction = Reduction::none})(logits, yes).per_element[0], 1e-15);
+  EXPECT_NEAR(loss({.logits = logits, .targets = yes, .weight = weights}).loss,
+              SigmoidFocal({.reduction = Reduction::none})({logits, yes}).per_element[0], 1e-15);
 }
 
 TEST(WeightedTermsAlone, WeightsHaveAnyFloatingType) {
@@ -274,7 +266,7 @@ TEST(WeightedTermsAlone, WeightsHaveAnyFloatingType) {
   const std::vector<float> narrow(wide.begin(), wide.end());
   std::vector<Float16> half;
   for (const float w : narrow) half.emplace_back(w);
-  losses::RankingBatch batch{.logits = logits, .targets = targets, .weight = wide};
+  losses::Batch batch{.logits = logits, .targets = targets, .weight = wide};
   const auto want = CrossEntropy()(batch);
   for (const ConstTensorView& weight : {ConstTensorView(narrow), ConstTensorView(half)}) {
     batch.weight = weight;
@@ -339,8 +331,8 @@ TEST_P(WeightedTermsOf, WarmUpMixesTwoLossesWithWeights) {
     for (const Layout& split : splits_of(30, group.size())) {
       const auto first = offset(split, group.rank());
       const auto n = split[index(group.rank())];
-      losses::RankingBatch batch{rows.part(rows.logits, {1, 3}, first, n),
-                                 rows.part(rows.targets, Shape::vector(1), first, n)};
+      losses::Batch batch{rows.part(rows.logits, {1, 3}, first, n),
+                          rows.part(rows.targets, Shape::vector(1), first, n)};
       batch.weight = rows.part(rows.of_targets, Shape::vector(1), first, n);
       losses::SmoothAp main(options);
       losses::WarmUp loss(
@@ -383,7 +375,7 @@ TEST(WeightedTermsAlone, WeightsOfAnotherShapeOrTypeAreRefused) {
     const auto weights =
         view(std::span(many).first(static_cast<std::size_t>(shape.numel())), shape);
     expect_error(Errc::invalid_argument, {"sigmoid_focal", "weights are " + to_string(shape)},
-                 [&] { SigmoidFocal()(logits, yes, weights); });
+                 [&] { SigmoidFocal()({.logits = logits, .targets = yes, .weight = weights}); });
   };
   refuse_sigmoid({2});
   refuse_sigmoid({1, 3, 2});
@@ -391,10 +383,11 @@ TEST(WeightedTermsAlone, WeightsOfAnotherShapeOrTypeAreRefused) {
   refuse_sigmoid({2, 2, 1});
   const auto targets = rows.part(rows.targets, {1, 2}, 0, 2);
   expect_error(Errc::invalid_argument, {"softmax_focal", "weights are [2, 1]", "[2, 2]"}, [&] {
-    SoftmaxFocal()(logits, targets, view(std::span(many).first(2), {2, 1}));
+    SoftmaxFocal()(
+        {.logits = logits, .targets = targets, .weight = view(std::span(many).first(2), {2, 1})});
   });
-  losses::RankingBatch batch{rows.part(rows.logits, {1, 3}, 0, 2),
-                             rows.part(rows.targets, Shape::vector(1), 0, 2)};
+  losses::Batch batch{rows.part(rows.logits, {1, 3}, 0, 2),
+                      rows.part(rows.targets, Shape::vector(1), 0, 2)};
   const std::vector<std::int64_t> whole{1, 1};
   batch.weight = whole;
   expect_error(Errc::invalid_argument, {"cross_entropy", "weights are i64"},

@@ -214,8 +214,8 @@ bool losses_of_two(ProcessGroup& group, const Begin& begin) {
   right = right && smooth_ap(group, {column, targets}).loss > 0;
   right = right && std::isfinite(p_auc(group, {column, targets}).loss);
   right = right && std::isfinite(recall(group, {column, targets}).loss);
-  right = right && sigmoid(group, column, ones).loss > 0;
-  right = right && softmax(group, rows, classes).loss > 0;
+  right = right && sigmoid(group, {column, ones}).loss > 0;
+  right = right && softmax(group, {rows, classes}).loss > 0;
   return right && cross_entropy(group, {rows, classes}).loss > 0;
 }
 

@@ -32,13 +32,13 @@ struct FeatureSetup {
 inline std::unique_ptr<losses::FeatureLoss> make_feature_loss(const FeatureSetup& s) {
   switch (s.kind) {
     case FeatureKind::clip:
-      return std::make_unique<losses::Clip>(losses::ClipOptions{.scale = s.scale,
+      return std::make_unique<losses::Clip>(losses::ClipOptions{.logit_scale = s.scale,
                                                                 .label_smoothing = s.smoothing,
                                                                 .grad_scale = s.grad_scale,
                                                                 .engine = s.engine,
                                                                 .queue = s.queue});
     case FeatureKind::siglip:
-      return std::make_unique<losses::SigLip>(losses::SigLipOptions{.scale = s.scale,
+      return std::make_unique<losses::SigLip>(losses::SigLipOptions{.logit_scale = s.scale,
                                                                     .bias = s.bias,
                                                                     .grad_scale = s.grad_scale,
                                                                     .engine = s.engine,
@@ -50,7 +50,7 @@ inline std::unique_ptr<losses::FeatureLoss> make_feature_loss(const FeatureSetup
                                                                      .grad_scale = s.grad_scale,
                                                                      .engine = s.engine,
                                                                      .queue = s.queue});
-  loss->set_scale(s.scale);  // 1 / (1 / scale) may be another number.
+  loss->set_logit_scale(s.scale);  // 1 / (1 / scale) may be another number.
   return loss;
 }
 
@@ -125,7 +125,7 @@ void append_gradients(FeatureOutcome<T>& to, const losses::FeatureResult& result
   append(to.anchors, result.grad_anchors);
   append(to.candidates, result.grad_candidates);
   to.loss = result.loss;
-  to.scale = result.grad_scale;
+  to.scale = result.grad_logit_scale;
   to.bias = result.grad_bias;
 }
 

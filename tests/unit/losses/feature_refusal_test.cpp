@@ -59,7 +59,7 @@ TEST_P(FeatureRefusals, AMistakeOfOneRankIsAnErrorOnAllAndLeavesNoTrace) {
   };
   const auto call = small_call();
   on_ranks(world(), [&](ProcessGroup& group) {
-    Clip loss({.scale = 3, .queue = {.rows = 5, .dims = 3}});
+    Clip loss({.logit_scale = 3, .queue = {.rows = 5, .dims = 3}});
     FeaturePart<float> right(call, 0, 4);
     const auto first = loss(group, right.batch(FeatureKind::clip));
     for (const auto& mistake : mistakes) {
@@ -73,7 +73,7 @@ TEST_P(FeatureRefusals, AMistakeOfOneRankIsAnErrorOnAllAndLeavesNoTrace) {
                    [&] { (void)loss(group, batch); });
       EXPECT_EQ(loss.queued(), 5);
     }
-    Clip other({.scale = 3, .queue = {.rows = 5, .dims = 3}});
+    Clip other({.logit_scale = 3, .queue = {.rows = 5, .dims = 3}});
     EXPECT_EQ(other(group, right.batch(FeatureKind::clip)).loss, first.loss);
   });
 }
@@ -107,7 +107,7 @@ TEST_P(FeatureRefusals, RanksWithOtherOptionsAreRefusedWithBothSides) {
       Clip loss(odd ? other : mine);
       expect_error(Errc::mismatch, texts, [&] { (void)loss(group, batch); });
     };
-    expect_options({.scale = 2}, {.scale = 3}, {"scale 2", "scale 3"});
+    expect_options({.logit_scale = 2}, {.logit_scale = 3}, {"logit_scale 2", "logit_scale 3"});
     expect_options({}, {.label_smoothing = 0.25}, {"label_smoothing 0,", "label_smoothing 0.25"});
     expect_options({}, {.grad_scale = GradScale::mean}, {"grad_scale sum", "grad_scale mean"});
     expect_options({}, {.engine = {.in_double = true}}, {"in double"});
@@ -155,8 +155,8 @@ TEST(FeatureOptions, OutOfRangeAreRefused) {
   const auto expect_refused = [](const losses::ClipOptions& options, const char* text) {
     expect_error(Errc::invalid_argument, {"clip", text}, [&] { Clip made(options); });
   };
-  expect_refused({.scale = 0}, "scale is 0");
-  expect_refused({.scale = std::nan("")}, "scale is nan");
+  expect_refused({.logit_scale = 0}, "logit_scale is 0");
+  expect_refused({.logit_scale = std::nan("")}, "logit_scale is nan");
   expect_refused({.label_smoothing = 1.5}, "label_smoothing is 1.5");
   expect_refused({.engine = {.threads = 0}}, "threads is 0");
   expect_refused({.engine = {.tile_rows = 100}}, "tile_rows is 100; it must be a multiple of 128");
@@ -171,8 +171,9 @@ TEST(FeatureOptions, OutOfRangeAreRefused) {
     expect_error(Errc::invalid_argument, {"sup_con", "temperature is"},
                  [&] { SupCon made({.temperature = temperature}); });
   Clip loss;
-  expect_error(Errc::invalid_argument, {"clip", "scale is -1"}, [&] { loss.set_scale(-1); });
-  EXPECT_EQ(loss.scale(), 1);
+  expect_error(Errc::invalid_argument, {"clip", "logit_scale is -1"},
+               [&] { loss.set_logit_scale(-1); });
+  EXPECT_EQ(loss.logit_scale(), 1);
   expect_error(Errc::invalid_argument, {"clip", "no bias", "SigLip"}, [&] { loss.set_bias(1); });
   EXPECT_EQ(loss.bias(), 0);
 }
@@ -236,21 +237,22 @@ void plain_gemm(const losses::MatrixProduct& p) {
 TEST(FeatureOptions, AGemmOfTheCallerIsUsed) {
   const auto call = small_call(700, 9);
   const FeaturePart<float> part(call, 0, 700);
-  Clip own({.scale = 5, .engine = {.gemm = plain_gemm}});
-  Clip built({.scale = 5});
+  Clip own({.logit_scale = 5, .engine = {.gemm = plain_gemm}});
+  Clip built({.logit_scale = 5});
   const auto got = own(part.batch(FeatureKind::clip));
   const auto want = built(part.batch(FeatureKind::clip));
   EXPECT_NEAR(got.loss, want.loss, 1e-6 * want.loss);
-  EXPECT_NEAR(got.grad_scale, want.grad_scale, 1e-6);
+  EXPECT_NEAR(got.grad_logit_scale, want.grad_logit_scale, 1e-6);
   const auto g = got.grad_anchors.values<float>();
   const auto w = want.grad_anchors.values<float>();
   float most = 0;
   for (const float x : w) most = std::max(most, std::abs(x));
   for (std::size_t i = 0; i < g.size(); ++i) ASSERT_NEAR(g[i], w[i], 1e-5F * most);
-  Clip zero({.scale = 5, .engine = {.gemm = [](const losses::MatrixProduct& p) {
-                           for (std::int64_t i = 0; i < p.m; ++i)
-                             std::fill_n(static_cast<float*>(p.c) + i * p.c_stride, p.n, 0.0F);
-                         }}});
+  Clip zero({.logit_scale = 5, .engine = {.gemm = [](const losses::MatrixProduct& p) {
+                                 for (std::int64_t i = 0; i < p.m; ++i)
+                                   std::fill_n(static_cast<float*>(p.c) + i * p.c_stride, p.n,
+                                               0.0F);
+                               }}});
   const auto none = zero(part.batch(FeatureKind::clip));
   EXPECT_EQ(none.grad_anchors.values<float>()[0], 0);
 }
@@ -290,7 +292,7 @@ TEST(FeatureOptions, SmallBatchesHaveTheirLimits) {
   const FeaturePart<float> none_counts(weightless, 0, 3);
   const auto zero = clip(none_counts.batch(FeatureKind::clip));
   EXPECT_EQ(zero.loss, 0);
-  EXPECT_EQ(zero.grad_scale, 0);
+  EXPECT_EQ(zero.grad_logit_scale, 0);
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ void FeatureRows::take_share(int side) {
              .out = rows,
              .rows = overlaps(share(side), rank(), owners_),
              .send_rows = overlaps(owners_, rank(), share(side))},
-            call_);
+            options_);
   to.converted = AlignedArray<std::byte>(count_of_rows(count, dims_) * sizeof(T));
   convert(rows.view(), reinterpret_cast<T*>(to.converted.data()));
   to.share = to.converted.data();
@@ -193,7 +193,7 @@ std::vector<FeatureColumns> FeatureRows::next_columns(int side, std::int64_t rou
   const RowLayout layout(counts);
   Tensor rows(host_memory(), {layout.total(), dims_}, dtype_);
   host_call(*group_, {.kind = Operation::all_gather, .in = mine, .out = rows, .rows = layout},
-            call_);
+            options_);
   auto* to = reinterpret_cast<T*>(side_[s].chunk.data());
   const auto* from = static_cast<const std::byte*>(rows.data());
   if (!queued) convert(rows.view(), to);
@@ -228,7 +228,7 @@ std::vector<double> FeatureRows::pair_products() {
              .in = ConstTensorView(products),
              .out = TensorView(all),
              .rows = owners_},
-            call_);
+            options_);
   return all;
 }
 

@@ -15,7 +15,7 @@ class FeatureQueue final : public tutti::losses::RankingLoss {
   RowQueue& rows() const noexcept { return queue(); }
 
  private:
-  tutti::losses::LossResult compute(ProcessGroup*, const tutti::losses::RankingBatch&,
+  tutti::losses::LossResult compute(ProcessGroup*, const tutti::losses::Batch&,
                                     const CallOptions&) override {
     return {};
   }

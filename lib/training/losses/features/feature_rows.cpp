@@ -58,11 +58,11 @@ void check_labels(const ConstTensorView& labels) {
 
 FeatureRows::FeatureRows(ProcessGroup* group, const FeatureBatch& batch, const FeatureRules& rules,
                          const tutti::losses::FeatureEngine& engine, FeatureQueue& queue,
-                         const CallOptions& call)
+                         const CallOptions& options)
     : group_(group),
       queue_(queue.rows()),
-      call_(call),
-      staged_{Staged(group, call), Staged(group, call)},
+      options_(options),
+      staged_{Staged(group, options), Staged(group, options)},
       sides_(rules.sides),
       dtype_(batch.anchors.dtype),
       in_double_(engine.in_double || batch.anchors.dtype == DType::f64),
@@ -178,7 +178,7 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
     named(rules.loss, prepare);
     all.layout = RowLayout(std::vector{arrays[0].shape.rows()});
   } else {
-    const auto options =
+    const auto words =
         fmt::format("{}{}{}{}{}, {}{}", rules.options, engine.in_double ? ", in double" : "",
                     engine.gemm != nullptr ? ", with its own gemm" : "",
                     engine.max_gathered_bytes != 0
@@ -196,9 +196,9 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
                                     prepare();
                                     request.arrays = arrays;
                                   },
-                              .agree = options},
-                             call_);
-    call_.name = {};
+                              .agree = words},
+                             options_);
+    options_.name = {};
   }
   if (all.layout.total() > most_feature_rows)
     failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", rules.loss,
@@ -222,8 +222,8 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
       auto& to = all.data.emplace_back(host_memory(), array.shape.with_rows(all.layout.total()),
                                        array.dtype);
       host_call(*group_,
-                {.kind = Operation::all_gather, .in = array, .out = to, .rows = all.layout}, call_,
-                {}, rules.loss);
+                {.kind = Operation::all_gather, .in = array, .out = to, .rows = all.layout},
+                options_, {}, rules.loss);
     }
   }
   // Separates the rows of the call, in rank order, from those of the queue, oldest first.
@@ -297,7 +297,8 @@ BySide FeatureRows::gather(BySide&& mine, std::size_t width) const {
   std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
   const ConstTensorView in(both.data(), DType::f64, {layout[rank()], columns});
   const TensorView out(all.data(), DType::f64, {layout.total(), columns});
-  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout}, call_);
+  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout},
+            options_);
   BySide result;
   for (int side = 0; side < sides_; ++side)
     result[static_cast<std::size_t>(side)].reserve(static_cast<std::size_t>(rows()) * width);
@@ -324,7 +325,7 @@ Tensor FeatureRows::gradient(int side, Tensor&& of_share) {
                .out = received,
                .rows = overlaps(owners_, rank(), parts),
                .send_rows = overlaps(parts, rank(), owners_)},
-              call_);
+              options_);
     own = std::move(received);
   }
   if (staged_[s].is_host()) return own;

@@ -100,7 +100,7 @@ class FeatureRows {
   /// Collective. A null group means a single process. @throws Error as FeatureLoss.
   FeatureRows(ProcessGroup* group, const FeatureBatch& batch, const FeatureRules& rules,
               const tutti::losses::FeatureEngine& engine, FeatureQueue& queue,
-              const CallOptions& call);
+              const CallOptions& options);
 
   int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
   int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
@@ -160,7 +160,7 @@ class FeatureRows {
 
   ProcessGroup* group_;
   RowQueue& queue_;
-  CallOptions call_;
+  CallOptions options_;
   std::array<Staged, 2> staged_;
   std::array<ConstTensorView, 2> own_;  // This rank's rows, on the host.
   ConstTensorView own_labels_{};

@@ -21,7 +21,8 @@ using internal::losses::FeatureQueue;
 void check_scale(std::string_view loss, double scale) {
   // The range keeps products with features and their quotients finite in float.
   if (!(scale >= 1e-6 && scale <= 1e6))
-    failf(Errc::invalid_argument, "{}: scale is {}; it must be between 1e-6 and 1e6", loss, scale);
+    failf(Errc::invalid_argument, "{}: logit_scale is {}; it must be between 1e-6 and 1e6", loss,
+          scale);
 }
 
 void check_bias(std::string_view loss, double bias) {
@@ -59,11 +60,15 @@ std::int64_t queue_columns(std::string_view loss, const FeatureQueueOptions& que
 
 }  // namespace
 
-FeatureLoss::FeatureLoss(std::string_view name, double scale, std::optional<double> bias,
+FeatureLoss::FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
                          GradScale grad_scale, const FeatureEngine& engine,
                          const FeatureQueueOptions& queue, int sides) try
-    : name_(name), scale_(scale), bias_(bias), grad_scale_(grad_scale), engine_(engine) {
-  check_scale(name, scale);
+    : name_(name),
+      logit_scale_(logit_scale),
+      bias_(bias),
+      grad_scale_(grad_scale),
+      engine_(engine) {
+  check_scale(name, logit_scale);
   if (bias) check_bias(name, *bias);
   check_engine(name, engine);
   queue_ = std::make_unique<FeatureQueue>(name, queue_columns(name, queue, sides), queue.rows);
@@ -75,9 +80,9 @@ FeatureLoss::FeatureLoss(FeatureLoss&&) noexcept = default;
 FeatureLoss& FeatureLoss::operator=(FeatureLoss&&) noexcept = default;
 FeatureLoss::~FeatureLoss() = default;
 
-void FeatureLoss::set_scale(double scale) {
-  check_scale(name_, scale);
-  scale_ = scale;
+void FeatureLoss::set_logit_scale(double logit_scale) {
+  check_scale(name_, logit_scale);
+  logit_scale_ = logit_scale;
 }
 
 void FeatureLoss::set_bias(double bias) {
@@ -94,8 +99,8 @@ std::int64_t FeatureLoss::queued() const noexcept {
 void FeatureLoss::reset_queue() noexcept {
   queue_->reset_queue();
 }
-std::string FeatureLoss::save(ProcessGroup& group, const CallOptions& call) const {
-  return queue_->save(group, call);
+std::string FeatureLoss::save(ProcessGroup& group, const CallOptions& options) const {
+  return queue_->save(group, options);
 }
 std::string FeatureLoss::save() const {
   return queue_->save();
@@ -106,8 +111,8 @@ void FeatureLoss::load(ProcessGroup& group, std::string_view state) {
 void FeatureLoss::load(std::string_view state) {
   queue_->load(state);
 }
-void FeatureLoss::set_group(ProcessGroup& group, const CallOptions& call) {
-  queue_->set_group(group, call);
+void FeatureLoss::set_group(ProcessGroup& group, const CallOptions& options) {
+  queue_->set_group(group, options);
 }
 
 }  // namespace losses

@@ -62,19 +62,19 @@ FeatureResult sig_lip_of(FeatureRows& rows, const SigLipOptions& options, double
 }  // namespace
 
 SigLip::SigLip(const Options& options)
-    : FeatureLoss("siglip", options.scale, options.bias, options.grad_scale, options.engine,
+    : FeatureLoss("siglip", options.logit_scale, options.bias, options.grad_scale, options.engine,
                   options.queue, 2),
       options_(options) {}
 
 FeatureResult SigLip::compute(ProcessGroup* group, const FeatureBatch& batch,
-                              const CallOptions& call) try {
+                              const CallOptions& options) try {
   FeatureRows rows(group, batch,
                    {.loss = name(),
-                    .options = fmt::format("scale {}, bias {}, grad_scale {}", scale(), bias(),
-                                           internal::losses::word(options_.grad_scale))},
-                   options_.engine, queue(), call);
-  return rows.in_double() ? sig_lip_of<double>(rows, options_, scale(), bias())
-                          : sig_lip_of<float>(rows, options_, scale(), bias());
+                    .options = fmt::format("logit_scale {}, bias {}, grad_scale {}", logit_scale(),
+                                           bias(), internal::losses::word(options_.grad_scale))},
+                   options_.engine, queue(), options);
+  return rows.in_double() ? sig_lip_of<double>(rows, options_, logit_scale(), bias())
+                          : sig_lip_of<float>(rows, options_, logit_scale(), bias());
 } catch (...) {
   internal::end_calls(group);
 }

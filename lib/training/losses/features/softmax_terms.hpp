@@ -109,7 +109,7 @@ inline tutti::losses::FeatureResult finish(FeatureRows& rows, double value, Grad
   const double share = factor * rows.scale_of(scale) / rows.ranks();
   tutti::losses::FeatureResult result;
   result.loss = value;
-  result.grad_scale = sums.scale * share;
+  result.grad_logit_scale = sums.scale * share;
   result.grad_bias = sums.bias * share;
   result.grad_anchors = std::move(sums.features[0]);
   result.grad_candidates = std::move(sums.features[1]);

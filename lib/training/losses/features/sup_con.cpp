@@ -124,15 +124,15 @@ SupCon::SupCon(const Options& options)
       options_(options) {}
 
 FeatureResult SupCon::compute(ProcessGroup* group, const FeatureBatch& batch,
-                              const CallOptions& call) try {
+                              const CallOptions& options) try {
   FeatureRows rows(group, batch,
                    {.loss = name(),
-                    .options = fmt::format("scale {}, grad_scale {}", scale(),
+                    .options = fmt::format("logit_scale {}, grad_scale {}", logit_scale(),
                                            internal::losses::word(options_.grad_scale)),
                     .sides = 1},
-                   options_.engine, queue(), call);
-  return rows.in_double() ? sup_con_of<double>(rows, options_, scale())
-                          : sup_con_of<float>(rows, options_, scale());
+                   options_.engine, queue(), options);
+  return rows.in_double() ? sup_con_of<double>(rows, options_, logit_scale())
+                          : sup_con_of<float>(rows, options_, logit_scale());
 } catch (...) {
   internal::end_calls(group);
 }

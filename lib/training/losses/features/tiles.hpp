@@ -48,7 +48,7 @@ using TileFunction = std::function<void(const Tile<T>& tile)>;
 
 /// The rules of a loss for its sums over rows, which come from tiles of the call and of the queue.
 struct GradientRules {
-  /// grad_scale and grad_bias take the sums of each side this many times.
+  /// grad_logit_scale and grad_bias take the sums of each side this many times.
   std::array<double, 2> of_call{1, 0}, of_queue{1, 1};
   double factor = 1;        ///< Of the gradients of features.
   bool has_slopes = false;  ///< Sums of softplus and slopes are gathered too.
