@@ -284,23 +284,6 @@ TEST_P(PoolOf, ALossThatBeganAloneGathersOnceThereIsAGroup) {
   }
 }
 
-TEST(PoolAlone, WhereNothingCountsThereIsNoLossAndNoGradient) {
-  const PoolRows none = make_pool_rows(0, 3, 1);
-  PoolRows ignored = make_pool_rows(6, 3, 1);
-  std::ranges::fill(ignored.targets, losses::default_ignore_index);
-  for (const auto& kind : ranking_kinds())
-    for (const auto& rows : {none, ignored}) {
-      const auto loss = kind.make(3, {.queue = 4, .max_rows = 2});
-      const auto got = call_pool(*loss, nullptr, rows);
-      EXPECT_EQ(got.loss, 0);
-      EXPECT_FALSE(std::signbit(got.loss));
-      EXPECT_EQ(std::ranges::count(got.status, ClassStatus::valid), 0);
-      for (const double value : got.per_class) EXPECT_TRUE(std::isnan(value));
-      EXPECT_EQ(got.grad, std::vector<double>(rows.logits.size()));
-      EXPECT_EQ(got.queued, 0);
-    }
-}
-
 TEST(PoolAlone, RowsOfTheQueueCountWhereTheCallHasNone) {
   const auto rows = make_pool_rows(40, 1, 8);
   for (const auto& kind : ranking_kinds()) {
