@@ -81,12 +81,6 @@ struct FeatureEngine {
   bool in_double = false;
   /// The products; null: Eigen, in the fastest form for this machine. All ranks or none set it.
   Gemm gemm = nullptr;
-  /// The most bytes of gathered features that a rank holds, with one side as it arrives. If all
-  /// features have more, they pass through the ranks in rounds: once for the gradient, once before
-  /// for a softmax, and once more for label_smoothing. A round has 512 rows or more, even if these
-  /// exceed the limit. Each rank then also holds 1/W of the features, and the sums of their
-  /// gradients in double. 0: no limit.
-  std::int64_t max_gathered_bytes = 0;
 };
 
 /// A loss over the features of all ranks: of row i with every row, as in one process.
@@ -104,9 +98,7 @@ struct FeatureEngine {
 /// than 4 MiB for D <= 1024 in f32, 6 MiB in double, with the default tile_rows. The rows of the
 /// queue are stored in double, each on one rank.
 /// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then two or
-/// three doubles for each row of each side; gradients of rows that it computed for another rank. In
-/// rounds (max_gathered_bytes) also one double for each row, and its rows that another rank
-/// computes.
+/// three doubles for each row of each side; gradients of rows that it computed for another rank.
 ///
 /// A call that throws leaves the loss unchanged. One call at a time; otherwise thread rules are
 /// those of the group.

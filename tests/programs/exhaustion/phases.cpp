@@ -235,9 +235,7 @@ bool losses_of_features(ProcessGroup& group, const Begin& begin) {
   labelled.labels = std::span(targets).first(100);
   const losses::FeatureEngine engine{.threads = 2, .gemm = no_product};
   losses::Clip clip({.engine = engine, .queue = {.rows = 64, .dims = 3}});
-  auto in_rounds = engine;
-  in_rounds.max_gathered_bytes = 100;
-  losses::SigLip siglip({.engine = in_rounds});
+  losses::SigLip siglip({.engine = engine});
   losses::SupCon sup_con({.engine = engine});
   begin();
   bool right = clip(group, pairs).loss > 0;

@@ -75,7 +75,6 @@ void expect_one_pattern(FeatureKind kind, bool in_double, const std::vector<Worl
       setup.engine.threads = 1 + variant % 4;
       setup.engine.tile_rows = 128 * (1 + variant % 3);
       setup.engine.tile_columns = 512 * (1 + variant / 2 % 3);
-      if (variant % 3 == 2) setup.engine.max_gathered_bytes = 1 + variant * 20'000;
       const auto splits = splits_of(random, p, world.size);
       EXPECT_EQ(bytes_of(run_feature_calls<T>(world, setup, p.calls, splits), gradients), want)
           << to_string(world) << ", variant " << variant;

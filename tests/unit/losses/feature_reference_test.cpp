@@ -93,7 +93,6 @@ FeatureProblem draw_feature_problem(std::uint64_t seed) {
   const auto dims = 1 + draw(large ? 6 : 33);
   const bool queue = random() % 2 == 0;
   if (queue) setup.queue = {.rows = large ? 600 : 1 + draw(60), .dims = dims};
-  if (random() % 4 == 0) setup.engine.max_gathered_bytes = 1 + draw(4000);
   const bool weighted = random() % 3 == 0;
   for (int c = 0; c < (queue ? 3 : 1); ++c) {
     const auto rows = large ? 200 + draw(400) : draw(40);

@@ -111,7 +111,6 @@ TEST_P(FeatureRefusals, RanksWithOtherOptionsAreRefusedWithBothSides) {
     expect_options({}, {.label_smoothing = 0.25}, {"label_smoothing 0,", "label_smoothing 0.25"});
     expect_options({}, {.grad_scale = GradScale::mean}, {"grad_scale sum", "grad_scale mean"});
     expect_options({}, {.engine = {.in_double = true}}, {"in double"});
-    expect_options({}, {.engine = {.max_gathered_bytes = 9}}, {"max_gathered_bytes 9"});
     expect_options({}, {.engine = {.gemm = [](const losses::MatrixProduct&) {}}}, {"own gemm"});
     expect_options({.queue = {7, 3}}, {.queue = {8, 3}}, {"queue 7", "queue 8"});
     // Threads and tiles may differ.
@@ -162,7 +161,6 @@ TEST(FeatureOptions, OutOfRangeAreRefused) {
   expect_refused({.engine = {.tile_rows = 100}}, "tile_rows is 100; it must be a multiple of 128");
   expect_refused({.engine = {.tile_columns = 0}}, "tile_columns is 0");
   expect_refused({.engine = {.tile_rows = std::int64_t{1} << 40}}, "tile_rows is 1099511627776");
-  expect_refused({.engine = {.max_gathered_bytes = -1}}, "max_gathered_bytes is -1");
   expect_refused({.queue = {.rows = 5}}, "queue.dims is 0");
   expect_refused({.queue = {.rows = -5}}, "queue.rows is -5");
   expect_error(Errc::invalid_argument, {"siglip", "bias is nan"},

@@ -178,19 +178,13 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
     named(rules.loss, prepare);
     all.layout = RowLayout(std::vector{arrays[0].shape.rows()});
   } else {
-    const auto words =
-        fmt::format("{}{}{}{}{}, {}{}", rules.options, engine.in_double ? ", in double" : "",
-                    engine.gemm != nullptr ? ", with its own gemm" : "",
-                    engine.max_gathered_bytes != 0
-                        ? fmt::format(", max_gathered_bytes {}", engine.max_gathered_bytes)
-                        : "",
-                    batch.weight ? ", with weights" : "", training_ ? "training" : "evaluation",
-                    queue_.state());
-    const bool limited = engine.max_gathered_bytes != 0;
+    const auto words = fmt::format(
+        "{}{}{}{}, {}{}", rules.options, engine.in_double ? ", in double" : "",
+        engine.gemm != nullptr ? ", with its own gemm" : "", batch.weight ? ", with weights" : "",
+        training_ ? "training" : "evaluation", queue_.state());
     all = gather_host_arrays(*group_,
                              {.caller = rules.loss,
-                              .small = limited ? 0 : GatherRequest::most,
-                              .only_small = limited,
+                              .small = GatherRequest::most,
                               .check =
                                   [&](GatherRequest& request) {
                                     prepare();
@@ -206,26 +200,6 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
   owners_ = RowLayout(live_counts(all.layout, rules.loss));
   queued_ = queue_.size();
   set_shares();
-
-  // Of a row: both sides in the type of the computation, and one side as it arrives.
-  const std::int64_t element = in_double_ ? 8 : 4;
-  const auto row_bytes = dims_ * (sides_ * element + static_cast<std::int64_t>(size_of(dtype_)));
-  const bool as_is = static_cast<std::int64_t>(size_of(dtype_)) == element && queued_ == 0;
-  const auto bytes = static_cast<std::uint64_t>(all.layout.total()) *
-                     static_cast<std::uint64_t>(as_is ? dims_ * sides_ * element : row_bytes);
-  const auto limit = static_cast<std::uint64_t>(engine.max_gathered_bytes);
-  streams_ = ranks() > 1 && limit != 0 && bytes > limit;
-  if (group_ != nullptr && all.data.empty()) {
-    const std::span wanted = std::span(arrays).subspan(streams_ ? sides : 0);
-    if (streams_) all.data.resize(sides);
-    for (const auto& array : wanted) {
-      auto& to = all.data.emplace_back(host_memory(), array.shape.with_rows(all.layout.total()),
-                                       array.dtype);
-      host_call(*group_,
-                {.kind = Operation::all_gather, .in = array, .out = to, .rows = all.layout},
-                options_, {}, rules.loss);
-    }
-  }
   // Separates the rows of the call, in rank order, from those of the queue, oldest first.
   const auto split = [&]<typename T>(std::size_t array, std::vector<T>& to, bool with_queue) {
     const auto* from =
@@ -247,15 +221,10 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
   if (sides_ == 1) split(array++, labels_, true);
   if (given_) split(array, given_weights_, false);
   set_weights();
-  if (streams_) {
-    chunk_ = std::max(block_columns,
-                      static_cast<std::int64_t>(limit) / row_bytes / block_columns * block_columns);
-    const auto rounds_of = [&](std::int64_t rows) { return (rows + chunk_ - 1) / chunk_; };
-    rounds_ = rounds_of(rows()) + rounds_of(queued_);
-  }
   for (std::size_t side = 0; side < sides; ++side) {
     const auto s = static_cast<int>(side);
-    set_features(s, group_ == nullptr || streams_ ? Tensor() : std::move(all.data[side]));
+    auto gathered = group_ == nullptr ? Tensor() : std::move(all.data[side]);
+    in_double_ ? unpack<double>(s, std::move(gathered)) : unpack<float>(s, std::move(gathered));
   }
 }
 

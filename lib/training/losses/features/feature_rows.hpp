@@ -82,7 +82,6 @@ struct FeatureRules {
 /// Rows that other rows are compared with: those of this call, or those of the queue.
 struct FeatureColumns {
   const void* data = nullptr;  ///< [count, D], float or double.
-  std::int64_t first = 0;      ///< The number of the first row, a multiple of block_columns.
   std::int64_t count = 0;
   bool queued = false;
 };
@@ -93,8 +92,7 @@ using BySide = std::array<std::vector<double>, 2>;
 /// The rows of this call, numbered over all ranks, and those of the queue, oldest first.
 ///
 /// Ranks share the work in whole blocks of rows: rank r computes the rows share(side) has for it,
-/// and compares them with all columns(). Features have the type of the computation. If all features
-/// of all ranks have more than FeatureEngine::max_gathered_bytes, columns arrive in several rounds.
+/// and compares them with all columns(). Features have the type of the computation.
 class FeatureRows {
  public:
   /// Collective. A null group means a single process. @throws Error as FeatureLoss.
@@ -124,12 +122,10 @@ class FeatureRows {
   /// This rank's share of the features, [share(side)[rank()], D].
   const void* share_rows(int side) const noexcept;
 
-  std::int64_t rounds() const noexcept { return rounds_; }
-  /// Returns the columns of a round: rows of `side`. Valid until the next call with this side.
-  /// Collective if there are several rounds.
-  std::vector<FeatureColumns> columns(int side, std::int64_t round);
-  /// The product of each row's anchor and candidate, in double. Collective with several rounds.
-  std::vector<double> pair_products();
+  /// Returns the rows of `side`: those of this call, then those of the queue if it has some.
+  std::vector<FeatureColumns> columns(int side) const;
+  /// The product of each row's anchor and candidate, in double.
+  std::vector<double> pair_products() const;
 
   /// Collective. Takes `width` numbers for each row of this rank's shares; returns those of all
   /// rows, by side.
@@ -147,13 +143,8 @@ class FeatureRows {
   void exchange(FeatureBatch& batch, const FeatureRules& rules,
                 const tutti::losses::FeatureEngine& engine);
   void set_shares();
-  void set_features(int side, Tensor&& gathered);
   template <typename T>
   void unpack(int side, Tensor&& gathered);
-  template <typename T>
-  void take_share(int side);
-  template <typename T>
-  std::vector<FeatureColumns> next_columns(int side, std::int64_t round);
   void remember();
   std::vector<std::byte> joined(int side) const;
   std::vector<std::int64_t> live_counts(const RowLayout& layout, std::string_view loss) const;
@@ -170,10 +161,7 @@ class FeatureRows {
   bool in_double_;
   bool training_;
   bool given_;  // With weights.
-  bool streams_ = false;
   std::int64_t queued_ = 0;
-  std::int64_t rounds_ = 1;
-  std::int64_t chunk_ = 0;  // Rows in a round.
   RowLayout owners_;
   std::array<RowLayout, 2> share_;
   std::vector<double> given_weights_, weights_;
@@ -187,7 +175,7 @@ class FeatureRows {
     const void* of_queue = nullptr;
     const void* share = nullptr;
     Tensor gathered{};
-    AlignedArray<std::byte> converted{}, queue{}, chunk{};
+    AlignedArray<std::byte> converted{}, queue{};
   };
   std::array<Side, 2> side_;
   RowQueue::Rows fresh_;

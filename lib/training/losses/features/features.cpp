@@ -40,9 +40,6 @@ void check_engine(std::string_view loss, const FeatureEngine& engine) {
   };
   check("tile_rows", engine.tile_rows, block_rows);
   check("tile_columns", engine.tile_columns, block_columns);
-  if (engine.max_gathered_bytes < 0)
-    failf(Errc::invalid_argument, "{}: max_gathered_bytes is {}; it must be 0 (no limit) or more",
-          loss, engine.max_gathered_bytes);
 }
 
 std::int64_t queue_columns(std::string_view loss, const FeatureQueueOptions& queue, int sides) {

@@ -83,7 +83,7 @@ class Tiles {
     int side;
     std::int64_t first, count;
   };
-  /// Calls run(task, columns, scratch, is_last_round) for all tasks of this rank, over all columns.
+  /// Calls run(task, columns, scratch) for all tasks of this rank.
   template <typename Run>
   void over_tasks(const Run& run);
   template <typename Use>
