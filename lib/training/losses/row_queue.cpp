@@ -16,9 +16,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-constexpr std::string_view magic = "TUTTUQ02";
-/// The format of queues with weights other than 1, which follow the other rows.
-constexpr std::string_view weighted_magic = "TUTTUQ03";
+constexpr std::string_view magic = "TUTTUQ03";
 
 bool is_weighted(std::span<const double> weights) {
   return std::ranges::any_of(weights, [](double weight) { return weight != 1; });
@@ -176,14 +174,12 @@ std::string RowQueue::save(const Rows& all, double temperature) const {
   out.reserve(6 * sizeof(double) + all.scores.size() * sizeof(double) + all.size() * 17);
   out.i64(classes_).i64(options_.queue).i64(calls_).i64(next_).f64(temperature);
   out.i64(static_cast<std::int64_t>(all.size()));
-  out.numbers(all.scores).numbers(all.targets).numbers(all.iid);
-  if (!is_weighted(all.weights)) return seal(magic, out);
-  return seal(weighted_magic, out.numbers(all.weights));
+  out.numbers(all.scores).numbers(all.targets).numbers(all.iid).numbers(all.weights);
+  return seal(magic, out);
 }
 
 double RowQueue::load(std::string_view state, int rank, int ranks) {
-  const bool weighted = state.starts_with(weighted_magic);
-  auto opened = unseal(weighted ? weighted_magic : magic, "saved state of a ranking loss", state);
+  auto opened = unseal(magic, "saved state of a ranking loss", state);
   auto& in = opened.content;
   const auto classes = in.i64();
   const auto queue = in.i64();
@@ -227,8 +223,7 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   take_part(made.own_.targets, 1);
   take_part(made.own_.iid, 1);
   // The weights of all ranks, so that every rank knows where there are some.
-  auto weights = std::vector<double>(static_cast<std::size_t>(rows), 1);
-  if (weighted) weights = in.numbers<double>(static_cast<std::uint64_t>(rows));
+  const auto weights = in.numbers<double>(static_cast<std::uint64_t>(rows));
   in.end();
   if (!std::ranges::all_of(weights, [](double w) { return w >= 0 && std::isfinite(w); }))
     fail_damaged();

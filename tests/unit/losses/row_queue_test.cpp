@@ -8,8 +8,6 @@
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
-#include "values/bytes.hpp"
-#include "values/saved_state.hpp"
 
 namespace tutti::internal::losses {
 namespace {
@@ -104,22 +102,6 @@ TEST(RowQueue, SaysWhenItsPastIsAnotherOne) {
   EXPECT_NE(after({}), same);
   // Equally many rows, but of other calls.
   EXPECT_NE(after({{9, 9}, {3, 4}}), after({{3, 4}, {9, 9}}));
-}
-
-// The format before rows had weights; queues in which all weights are 1 still have it.
-TEST(RowQueue, LoadsAndSavesStatesWithoutWeights) {
-  const std::vector<double> scores{0.5, 1, -2, 3};
-  Writer old;
-  old.i64(2).i64(6).i64(4).i64(9).f64(0.5).i64(2);  // Classes, queue, calls, next, rows.
-  old.numbers(scores).numbers(std::vector<std::int64_t>{1, 0});
-  old.numbers(std::vector<std::uint8_t>{1, 0});
-  const auto state = seal("TUTTUQ02", old);
-  Ranks ranks(2, {.queue = 6}, state);
-  const auto rows = ranks.all();
-  EXPECT_EQ(rows.scores, scores);
-  EXPECT_EQ(rows.weights, (std::vector<double>{1, 1}));
-  EXPECT_FALSE(ranks[0].weighted());
-  EXPECT_EQ(ranks[0].save(rows, 0.5), state);
 }
 
 TEST(RowQueue, IsWeightedWhileItHoldsRowsOfCallsWithWeights) {
