@@ -356,39 +356,18 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
                                                std::span<const std::int64_t> counts) const {
   if (group_ == nullptr) return {mine.begin(), mine.end()};
   const RowLayout layout(counts);
-  const auto columns = static_cast<std::int64_t>(width);
-  std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
-  const ConstTensorView in(mine.data(), DType::f64, {layout[rank()], columns});
-  const TensorView out(all.data(), DType::f64, {layout.total(), columns});
-  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout},
-            options_);
-  return all;
+  const ConstTensorView in(mine.data(), DType::f64,
+                           {layout[rank()], static_cast<std::int64_t>(width)});
+  const Tensor all = all_rows(*group_, in, layout, options_);
+  return to_doubles(all);
 }
 
 std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,
                                                   const RowLayout& parts) const {
-  const RowLayout owners(own_of_ranks_);
-  // Returns the number of rows that part `r` of layout a and part `q` of layout b share.
-  const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
-    return std::max<std::int64_t>(
-        0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));
-  };
-  std::vector<std::int64_t> send;
-  std::vector<std::int64_t> receive;
-  for (int r = 0; r < ranks(); ++r) {
-    send.push_back(common(parts, rank(), owners, r));
-    receive.push_back(common(parts, r, owners, rank()));
-  }
-  std::vector<double> own(this->own() * width);
-  const auto columns = static_cast<std::int64_t>(width);
-  host_call(*group_,
-            {.kind = Operation::all_to_all,
-             .in = {mine.data(), DType::f64, {parts[rank()], columns}},
-             .out = {own.data(), DType::f64, {owners[rank()], columns}},
-             .rows = receive,
-             .send_rows = send},
-            options_);
-  return own;
+  const ConstTensorView in(mine.data(), DType::f64,
+                           {parts[rank()], static_cast<std::int64_t>(width)});
+  const Tensor own = move_rows(*group_, in, parts, RowLayout(own_of_ranks_), options_);
+  return to_doubles(own);
 }
 
 }  // namespace tutti::internal::losses

@@ -1,5 +1,6 @@
 #include "losses/over_ranks.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -84,6 +85,35 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
     first = last;
   }
   return all;
+}
+
+Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& layout,
+                const CallOptions& options) {
+  Tensor all(host_memory(), mine.shape.with_rows(layout.total()), mine.dtype);
+  host_call(group, {.kind = Operation::all_gather, .in = mine, .out = all, .rows = layout},
+            options);
+  return all;
+}
+
+Tensor move_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& from,
+                 const RowLayout& to, const CallOptions& options) {
+  // The rows that slice `r` of layout a shares with slice `q` of layout b.
+  const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
+    return std::max<std::int64_t>(
+        0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));
+  };
+  std::vector<std::int64_t> send;
+  std::vector<std::int64_t> receive;
+  for (int r = 0; r < group.size(); ++r) {
+    send.push_back(common(from, group.rank(), to, r));
+    receive.push_back(common(from, r, to, group.rank()));
+  }
+  Tensor own(host_memory(), mine.shape.with_rows(to[group.rank()]), mine.dtype);
+  host_call(
+      group,
+      {.kind = Operation::all_to_all, .in = mine, .out = own, .rows = receive, .send_rows = send},
+      options);
+  return own;
 }
 
 }  // namespace tutti::internal::losses

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/losses/ranking_loss.hpp>
+#include <tutti/row_layout.hpp>
 
 #include "group/prepare.hpp"
 #include "losses/row_queue.hpp"
@@ -36,6 +37,14 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
 RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view words,
                             const RowQueue& queue, std::int64_t classes,
                             const CallOptions& options);
+
+/// Collective. Returns the rows of all ranks, [layout.total(), ...]. `mine`: layout[rank] rows.
+Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& layout,
+                const CallOptions& options);
+/// Collective. Each rank passes the rows of its slice of `from`, and gets those of its slice of
+/// `to`.
+Tensor move_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& from,
+                 const RowLayout& to, const CallOptions& options);
 
 inline double scale_of(GradScale scale, const ProcessGroup* group) {
   return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;

@@ -263,11 +263,9 @@ BySide FeatureRows::gather(BySide&& mine, std::size_t width) const {
   const RowLayout layout(counts);
   auto both = std::move(mine[0]);
   both.insert(both.end(), mine[1].begin(), mine[1].end());
-  std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
   const ConstTensorView in(both.data(), DType::f64, {layout[rank()], columns});
-  const TensorView out(all.data(), DType::f64, {layout.total(), columns});
-  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout},
-            options_);
+  const auto gathered = all_rows(*group_, in, layout, options_);
+  const auto all = gathered.values<double>();
   BySide result;
   for (int side = 0; side < sides_; ++side)
     result[static_cast<std::size_t>(side)].reserve(static_cast<std::size_t>(rows()) * width);
@@ -286,17 +284,8 @@ Tensor FeatureRows::gradient(int side, Tensor&& of_share) {
   const auto s = static_cast<std::size_t>(side);
   const auto& parts = share(side);
   auto own = std::move(of_share);
-  if (!(parts == owners_)) {  // On every rank alike, also on one without rows.
-    Tensor received(host_memory(), {owners_[rank()], dims_}, dtype_);
-    host_call(*group_,
-              {.kind = Operation::all_to_all,
-               .in = own,
-               .out = received,
-               .rows = overlaps(owners_, rank(), parts),
-               .send_rows = overlaps(parts, rank(), owners_)},
-              options_);
-    own = std::move(received);
-  }
+  if (!(parts == owners_))  // On every rank alike, also on one without rows.
+    own = move_rows(*group_, own, parts, owners_, options_);
   if (staged_[s].is_host()) return own;
   return staged_[s].gradient([&](void* to) { std::memcpy(to, own.data(), own.bytes()); });
 }

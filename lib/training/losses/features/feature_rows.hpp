@@ -53,21 +53,6 @@ inline std::size_t count_of_rows(std::int64_t rows, std::int64_t dims) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(dims);
 }
 
-/// Returns the rows that part `r` of layout `a` shares with [first, last).
-inline std::int64_t overlap(const RowLayout& a, int r, std::int64_t first, std::int64_t last) {
-  return std::max<std::int64_t>(0,
-                                std::min(a.offset(r) + a[r], last) - std::max(a.offset(r), first));
-}
-
-/// The rows that rank `rank` moves to or from each rank, from parts of `mine` to parts of `theirs`.
-inline std::vector<std::int64_t> overlaps(const RowLayout& mine, int rank,
-                                          const RowLayout& theirs) {
-  std::vector<std::int64_t> counts;
-  for (int r = 0; r < theirs.ranks(); ++r)
-    counts.push_back(overlap(theirs, r, mine.offset(rank), mine.offset(rank) + mine[rank]));
-  return counts;
-}
-
 /// The largest sum of the squares of a row: products of rows, logits and their sums stay finite.
 constexpr double most_squares(bool in_double) {
   return in_double ? 1e280 : 1e30;
