@@ -10,7 +10,6 @@ struct ClipOptions {
   double label_smoothing = 0;  ///< 0 to 1; the part of each target that all columns share.
   GradScale grad_scale = GradScale::sum;
   FeatureEngine engine{};
-  FeatureQueueOptions queue{};
 };
 
 /// The contrastive loss of CLIP (InfoNCE in both directions): with logits x_ij = logit_scale
@@ -19,8 +18,8 @@ struct ClipOptions {
 ///     (-log softmax over j of x_ij at j = i, and the same over the anchors x_ji) / 2
 ///
 /// Radford et al.: "Learning Transferable Visual Models From Natural Language Supervision", ICML
-/// 2021, figure 3. Weights make it the weighted mean over i. Anchors are compared with the queue's
-/// candidates too, and candidates with its anchors. Smoothing is that of torch's cross_entropy.
+/// 2021, figure 3. Weights make it the weighted mean over i. Smoothing is that of torch's
+/// cross_entropy.
 ///
 /// Work: 12 N^2 D / W flops a rank, and 4 exponentials for each pair (6 if the log-sum-exps of rows
 /// differ by more than 20). Wire and memory: FeatureLoss.

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include <tutti/grad_scale.hpp>
@@ -16,9 +14,6 @@
 // docs/design/training.md.
 
 namespace tutti {
-namespace internal::losses {
-class FeatureQueue;
-}
 namespace [[gnu::visibility("default")]] losses {
 
 /// The rows of this rank. Each array is on the host or on the group's device.
@@ -33,8 +28,6 @@ struct FeatureBatch {
   /// The weight of each row's terms, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is
   /// then the weighted mean over the rows. Constants for the gradient. All ranks or none pass it.
   std::optional<ConstTensorView> weight{};
-  /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
-  bool training = true;
 };
 
 /// The result on one rank. Gradients have the shape, dtype and device of the features.
@@ -63,14 +56,6 @@ struct MatrixProduct {
 /// not throw, and must return the same bits for the same numbers.
 using Gemm = void (*)(const MatrixProduct& product);
 
-/// The queue of a loss over features (cross-batch memory): the last `rows` rows of all ranks from
-/// earlier training calls. They are more rows to compare with, without terms and gradients of their
-/// own. Rows of the queue have the features of their time.
-struct FeatureQueueOptions {
-  std::int64_t rows = 0;  ///< 0: no queue.
-  std::int64_t dims = 0;  ///< D. Required with a queue.
-};
-
 /// Options of the computation. Only `in_double` and `gemm` change a result.
 struct FeatureEngine {
   int threads = 1;  ///< Threads of this rank in a call.
@@ -95,13 +80,11 @@ struct FeatureEngine {
 ///
 /// Memory: the gathered features in the type of the computation, the gradients, about a hundred
 /// bytes for each row, and for each thread a block of logits and the gradients of its rows: less
-/// than 4 MiB for D <= 1024 in f32, 6 MiB in double, with the default tile_rows. The rows of the
-/// queue are stored in double, each on one rank.
-/// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then two or
-/// three doubles for each row of each side; gradients of rows that it computed for another rank.
+/// than 4 MiB for D <= 1024 in f32, 6 MiB in double, with the default tile_rows.
+/// On the wire, each rank sends: its features to all ranks; then two or three doubles for each row
+/// of each side; gradients of rows that it computed for another rank.
 ///
-/// A call that throws leaves the loss unchanged. One call at a time; otherwise thread rules are
-/// those of the group.
+/// One call at a time; otherwise thread rules are those of the group.
 class FeatureLoss {
  public:
   FeatureLoss(FeatureLoss&&) noexcept;
@@ -129,23 +112,12 @@ class FeatureLoss {
   /// @throws Error invalid_argument for Clip and SupCon, which have none.
   void set_bias(double bias);
 
-  /// The queue, as in RankingLoss (ranking_loss.hpp).
-  std::int64_t queued() const noexcept;
-  void reset_queue() noexcept;
-  std::string save(ProcessGroup& group, const CallOptions& options = {}) const;
-  std::string save() const;
-  void load(ProcessGroup& group, std::string_view state);
-  void load(std::string_view state);
-  void set_group(ProcessGroup& group, const CallOptions& options = {});
-
  protected:
   FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
-              GradScale grad_scale, const FeatureEngine& engine, const FeatureQueueOptions& queue,
-              int sides);
+              GradScale grad_scale, const FeatureEngine& engine);
   std::string_view name() const noexcept { return name_; }
   const FeatureEngine& engine() const noexcept { return engine_; }
   GradScale grad_scale() const noexcept { return grad_scale_; }
-  internal::losses::FeatureQueue& queue() const noexcept { return *queue_; }
 
  private:
   /// A null group is one process.
@@ -157,7 +129,6 @@ class FeatureLoss {
   std::optional<double> bias_;
   GradScale grad_scale_;
   FeatureEngine engine_;
-  std::unique_ptr<internal::losses::FeatureQueue> queue_;
 };
 
 }  // namespace losses

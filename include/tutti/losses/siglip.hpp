@@ -10,7 +10,6 @@ struct SigLipOptions {
   double bias = -10;        ///< SigLIP begins with 10 and -10.
   GradScale grad_scale = GradScale::sum;
   FeatureEngine engine{};
-  FeatureQueueOptions queue{};
 };
 
 /// The sigmoid loss of SigLIP: with logits x_ij = logit_scale (anchor_i . candidate_j) + bias over
@@ -20,8 +19,7 @@ struct SigLipOptions {
 ///
 /// Zhai, Mustafa, Kolesnikov, Beyer: "Sigmoid Loss for Language Image Pre-Training", ICCV 2023,
 /// algorithm 1. It equals the mean over i of half the sum of row i and column i; so weights of rows
-/// apply to both, and the queue's candidates are more columns of rows, its anchors more rows of
-/// columns.
+/// apply to both.
 ///
 /// Work: one pass, 8 N^2 D / W flops a rank and 2 exponentials for each pair. Wire and memory:
 /// FeatureLoss.

@@ -106,27 +106,24 @@ void plain_product(const losses::MatrixProduct& p) {
 /// A loss over features: the logits are anchors, and candidates too if it has some.
 template <typename Features, typename Options>
 Kind feature_kind(const char* name, Options options) {
-  options.queue = {.rows = 9, .dims = 3};
   options.engine.gemm = plain_product;
   return {name, [options] {
             const auto loss = std::make_shared<Features>(options);
             return Loss{[loss](auto* group, const auto& batch, const auto& call) {
-                          losses::FeatureBatch features;
-                          features.anchors = batch.logits;
-                          if constexpr (std::is_same_v<Features, losses::SupCon>)
-                            features.labels = batch.targets;
-                          else
-                            features.candidates = batch.logits;
-                          features.weight = batch.weight;
-                          features.training = batch.training;
-                          auto got = over(*loss, group, call, features);
-                          LossResult result;
-                          result.loss = got.loss;
-                          result.grad = std::move(got.grad_anchors);
-                          result.per_class = {got.grad_logit_scale};
-                          return result;
-                        },
-                        [loss](auto* group, const auto& call) { return loss->save(*group, call); }};
+              losses::FeatureBatch features;
+              features.anchors = batch.logits;
+              if constexpr (std::is_same_v<Features, losses::SupCon>)
+                features.labels = batch.targets;
+              else
+                features.candidates = batch.logits;
+              features.weight = batch.weight;
+              auto got = over(*loss, group, call, features);
+              LossResult result;
+              result.loss = got.loss;
+              result.grad = std::move(got.grad_anchors);
+              result.per_class = {got.grad_logit_scale};
+              return result;
+            }};
           }};
 }
 

@@ -250,7 +250,7 @@ TEST_P(EveryLossOf, AMistakeOfOneRankIsAnErrorOnAll) {
         rows.shares[1] = -1;
       });
       refused("weights[1] is -0.5", [](auto& rows) { rows.weights[1] = -0.5; });
-      refused("1] is inf", [](auto& rows) { rows.weights[1] = HUGE_VAL; });
+      refused("] is inf", [](auto& rows) { rows.weights[1] = HUGE_VAL; });
       const std::vector<std::int64_t> whole(good.logits.size(), 1);
       const std::vector<std::int32_t> small(good.logits.size(), 1);
       const auto as = [](const auto& all, const Shape& shape) {

@@ -234,7 +234,7 @@ bool losses_of_features(ProcessGroup& group, const Begin& begin) {
   labelled.anchors = pairs.anchors;
   labelled.labels = std::span(targets).first(100);
   const losses::FeatureEngine engine{.threads = 2, .gemm = no_product};
-  losses::Clip clip({.engine = engine, .queue = {.rows = 64, .dims = 3}});
+  losses::Clip clip({.engine = engine});
   losses::SigLip siglip({.engine = engine});
   losses::SupCon sup_con({.engine = engine});
   begin();

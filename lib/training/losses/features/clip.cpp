@@ -28,7 +28,7 @@ FeatureResult clip_of(FeatureRows& rows, const ClipOptions& options, double scal
   const auto own = rows.pair_products();
   const auto others = tiles.log_sums(scale);
   const double smoothing = options.label_smoothing;
-  const auto columns = static_cast<double>(rows.rows() + rows.queued());
+  const auto columns = static_cast<double>(rows.rows());
   const auto products = smoothing > 0 ? tiles.sums_of_products() : BySide{};
   const auto& weights = rows.weights();
   BySide log_sums;
@@ -67,8 +67,7 @@ FeatureResult clip_of(FeatureRows& rows, const ClipOptions& options, double scal
 }  // namespace
 
 Clip::Clip(const Options& options)
-    : FeatureLoss("clip", options.logit_scale, std::nullopt, options.grad_scale, options.engine,
-                  options.queue, 2),
+    : FeatureLoss("clip", options.logit_scale, std::nullopt, options.grad_scale, options.engine),
       options_(options) {
   internal::losses::check_label_smoothing("clip", options.label_smoothing);
 }
@@ -80,7 +79,7 @@ FeatureResult Clip::compute(ProcessGroup* group, const FeatureBatch& batch,
                     .options = fmt::format("logit_scale {}, label_smoothing {}, grad_scale {}",
                                            logit_scale(), options_.label_smoothing,
                                            internal::losses::word(options_.grad_scale))},
-                   options_.engine, queue(), options);
+                   options_.engine, options);
   return rows.in_double() ? clip_of<double>(rows, options_, logit_scale())
                           : clip_of<float>(rows, options_, logit_scale());
 } catch (...) {

@@ -15,7 +15,6 @@
 #include <tutti/losses/features.hpp>
 #include <tutti/row_layout.hpp>
 
-#include "losses/features/feature_queue.hpp"
 #include "losses/staged.hpp"
 
 // The rows of all ranks in one call of a loss over features. In this folder, only this file
@@ -64,32 +63,23 @@ struct FeatureRules {
   int sides = 2;            ///< 2: anchors and candidates; 1: anchors with labels.
 };
 
-/// Rows that other rows are compared with: those of this call, or those of the queue.
-struct FeatureColumns {
-  const void* data = nullptr;  ///< [count, D], float or double.
-  std::int64_t count = 0;
-  bool queued = false;
-};
-
 /// Numbers by side and row.
 using BySide = std::array<std::vector<double>, 2>;
 
-/// The rows of this call, numbered over all ranks, and those of the queue, oldest first.
+/// The rows of this call, numbered over all ranks.
 ///
 /// Ranks share the work in whole blocks of rows: rank r computes the rows share(side) has for it,
-/// and compares them with all columns(). Features have the type of the computation.
+/// and compares them with all rows of the other side. Features have the type of the computation.
 class FeatureRows {
  public:
   /// Collective. A null group means a single process. @throws Error as FeatureLoss.
   FeatureRows(ProcessGroup* group, const FeatureBatch& batch, const FeatureRules& rules,
-              const tutti::losses::FeatureEngine& engine, FeatureQueue& queue,
-              const CallOptions& options);
+              const tutti::losses::FeatureEngine& engine, const CallOptions& options);
 
   int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
   int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
   int sides() const noexcept { return sides_; }
   std::int64_t rows() const noexcept { return owners_.total(); }
-  std::int64_t queued() const noexcept { return queued_; }
   std::int64_t dims() const noexcept { return dims_; }
   DType dtype() const noexcept { return dtype_; }
   bool in_double() const noexcept { return in_double_; }
@@ -100,15 +90,14 @@ class FeatureRows {
   /// rows that do not count. Their sum.
   std::span<const double> weights() const noexcept { return weights_; }
   double mass() const noexcept { return mass_; }
-  /// Labels of the rows of this call, then of the queue. Empty with two sides.
+  /// Empty with two sides.
   std::span<const std::int64_t> labels() const noexcept { return labels_; }
 
   const RowLayout& share(int side) const noexcept { return share_[static_cast<std::size_t>(side)]; }
-  /// This rank's share of the features, [share(side)[rank()], D].
-  const void* share_rows(int side) const noexcept;
-
-  /// Returns the rows of `side`: those of this call, then those of the queue if it has some.
-  std::vector<FeatureColumns> columns(int side) const;
+  /// The features of all rows, [rows(), D].
+  const void* features(int side) const noexcept {
+    return side_[static_cast<std::size_t>(side)].rows;
+  }
   /// The product of each row's anchor and candidate, in double.
   std::vector<double> pair_products() const;
 
@@ -120,9 +109,6 @@ class FeatureRows {
   Tensor gradient(int side, Tensor&& of_share);
   double scale_of(GradScale scale) const;
 
-  /// Adds the rows of this call to the queue, once the loss has succeeded.
-  void commit() noexcept;
-
  private:
   void check(FeatureBatch& batch, const tutti::losses::FeatureEngine& engine);
   void exchange(FeatureBatch& batch, const FeatureRules& rules,
@@ -130,12 +116,8 @@ class FeatureRows {
   void set_shares();
   template <typename T>
   void unpack(int side, Tensor&& gathered);
-  void remember();
-  std::vector<std::byte> joined(int side) const;
-  std::vector<std::int64_t> live_counts(const RowLayout& layout, std::string_view loss) const;
 
   ProcessGroup* group_;
-  RowQueue& queue_;
   CallOptions options_;
   std::array<Staged, 2> staged_;
   std::array<ConstTensorView, 2> own_;  // This rank's rows, on the host.
@@ -144,26 +126,21 @@ class FeatureRows {
   DType dtype_;
   std::int64_t dims_ = 0;
   bool in_double_;
-  bool training_;
   bool given_;  // With weights.
-  std::int64_t queued_ = 0;
   RowLayout owners_;
   std::array<RowLayout, 2> share_;
   std::vector<double> given_weights_, weights_;
   double mass_ = 0;
   std::vector<std::int64_t> labels_;
 
-  /// Features of one side in the type of the computation. `live` points to the caller's rows, to
-  /// the gathered rows or to their conversion.
+  /// Features of one side in the type of the computation: the caller's rows, the gathered rows or
+  /// their conversion.
   struct Side {
-    const void* live = nullptr;
-    const void* of_queue = nullptr;
-    const void* share = nullptr;
+    const void* rows = nullptr;
     Tensor gathered{};
-    AlignedArray<std::byte> converted{}, queue{};
+    AlignedArray<std::byte> converted{};
   };
   std::array<Side, 2> side_;
-  RowQueue::Rows fresh_;
 };
 
 }  // namespace tutti::internal::losses

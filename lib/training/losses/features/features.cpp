@@ -6,7 +6,6 @@
 
 #include "group/call.hpp"
 #include "losses/features/feature_rows.hpp"
-#include "losses/over_ranks.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -16,7 +15,6 @@ namespace {
 using internal::failf;
 using internal::losses::block_columns;
 using internal::losses::block_rows;
-using internal::losses::FeatureQueue;
 
 void check_scale(std::string_view loss, double scale) {
   // The range keeps products with features and their quotients finite in float.
@@ -42,24 +40,10 @@ void check_engine(std::string_view loss, const FeatureEngine& engine) {
   check("tile_columns", engine.tile_columns, block_columns);
 }
 
-std::int64_t queue_columns(std::string_view loss, const FeatureQueueOptions& queue, int sides) {
-  if (queue.rows < 0 || queue.rows > INT32_MAX)
-    failf(Errc::invalid_argument, "{}: queue.rows is {}; it must be 0 to {}", loss, queue.rows,
-          INT32_MAX);
-  constexpr std::int64_t most = std::int64_t{1} << 31;
-  if (queue.rows > 0 && (queue.dims < 1 || queue.dims > most))
-    failf(Errc::invalid_argument,
-          "{}: queue.dims is {}, with queue.rows {}; a queue needs the number of features of a "
-          "row, 1 to {}",
-          loss, queue.dims, queue.rows, most);
-  return queue.rows > 0 ? queue.dims * sides : 1;
-}
-
 }  // namespace
 
 FeatureLoss::FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
-                         GradScale grad_scale, const FeatureEngine& engine,
-                         const FeatureQueueOptions& queue, int sides) try
+                         GradScale grad_scale, const FeatureEngine& engine) try
     : name_(name),
       logit_scale_(logit_scale),
       bias_(bias),
@@ -68,7 +52,6 @@ FeatureLoss::FeatureLoss(std::string_view name, double logit_scale, std::optiona
   check_scale(name, logit_scale);
   if (bias) check_bias(name, *bias);
   check_engine(name, engine);
-  queue_ = std::make_unique<FeatureQueue>(name, queue_columns(name, queue, sides), queue.rows);
 } catch (...) {
   internal::end_calls(nullptr);
 }
@@ -88,28 +71,6 @@ void FeatureLoss::set_bias(double bias) {
           name_);
   check_bias(name_, bias);
   bias_ = bias;
-}
-
-std::int64_t FeatureLoss::queued() const noexcept {
-  return queue_->queued();
-}
-void FeatureLoss::reset_queue() noexcept {
-  queue_->reset_queue();
-}
-std::string FeatureLoss::save(ProcessGroup& group, const CallOptions& options) const {
-  return queue_->save(group, options);
-}
-std::string FeatureLoss::save() const {
-  return queue_->save();
-}
-void FeatureLoss::load(ProcessGroup& group, std::string_view state) {
-  queue_->load(group, state);
-}
-void FeatureLoss::load(std::string_view state) {
-  queue_->load(state);
-}
-void FeatureLoss::set_group(ProcessGroup& group, const CallOptions& options) {
-  queue_->set_group(group, options);
 }
 
 }  // namespace losses
