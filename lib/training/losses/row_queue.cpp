@@ -184,11 +184,10 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   const auto classes = in.i64();
   const auto queue = in.i64();
   if (classes != classes_ || queue != options_.queue)
-    failf(
-        Errc::invalid_argument,
-        "the saved loss has rows of {} numbers (classes, or the features of all sides) and a queue "
-        "of {} rows, this loss has rows of {} and a queue of {}; they must be equal",
-        classes, queue, classes_, options_.queue);
+    failf(Errc::invalid_argument,
+          "the saved loss has {} classes and a queue of {} rows, this loss has {} and a queue of "
+          "{}; they must be equal",
+          classes, queue, classes_, options_.queue);
   RowQueue made(classes_, options_);
   made.calls_ = in.i64();
   made.next_ = in.i64();

@@ -175,7 +175,7 @@ TEST(RowQueue, RefusesWhatIsNoSavedQueueAndStaysAsItWas) {
   expect_refused(std::string(200, 'x'), {"the given state (200 bytes) is not a saved state"});
 
   RowQueue other(3, options);
-  expect_error(Errc::invalid_argument, {"rows of 2 numbers (classes", "this loss has rows of 3"},
+  expect_error(Errc::invalid_argument, {"2 classes", "this loss has 3"},
                [&] { other.load(state, 0, 1); });
   RowQueue smaller(2, {.queue = 5});
   expect_error(Errc::invalid_argument, {"a queue of 6 rows", "a queue of 5"},
