@@ -92,24 +92,22 @@ void expect_plain_kernels(const FeatureKernels<T>& kernels) {
       terms.column_factor = in.columns.data() + 2 * kernel_columns;
       expect_softmax();
 
-      {
-        std::vector<double> sums(2 * kernel_rows, 0.5);
-        std::vector<double> expected(2 * kernel_rows, 0.5);
-        LogisticTerms<T> logistic{.scale = static_cast<T>(scale),
-                                  .bias = static_cast<T>(-1.5),
-                                  .row_weight = in.rows.data(),
-                                  .column_weight = in.columns.data(),
-                                  .softplus = sums.data(),
-                                  .slopes = sums.data() + kernel_rows};
-        kernels.logistic(in.copy(a), logistic);
-        logistic.softplus = expected.data();
-        logistic.slopes = expected.data() + kernel_rows;
-        plain.logistic(in.copy(b), logistic);
-        expect_near_all(a, b, error);
-        for (std::size_t i = 0; i < sums.size(); ++i)
-          EXPECT_NEAR(sums[i], expected[i], error * std::abs(expected[i])) << i;
-        EXPECT_EQ(sums[2], 0.5);
-      }
+      std::vector<double> sums(2 * kernel_rows, 0.5);
+      std::vector<double> expected(2 * kernel_rows, 0.5);
+      LogisticTerms<T> logistic{.scale = static_cast<T>(scale),
+                                .bias = static_cast<T>(-1.5),
+                                .row_weight = in.rows.data(),
+                                .column_weight = in.columns.data(),
+                                .softplus = sums.data(),
+                                .slopes = sums.data() + kernel_rows};
+      kernels.logistic(in.copy(a), logistic);
+      logistic.softplus = expected.data();
+      logistic.slopes = expected.data() + kernel_rows;
+      plain.logistic(in.copy(b), logistic);
+      expect_near_all(a, b, error);
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        EXPECT_NEAR(sums[i], expected[i], error * std::abs(expected[i])) << i;
+      EXPECT_EQ(sums[2], 0.5);
     }
     std::vector<double> got(67, 1);
     std::vector<double> want(67, 1);
