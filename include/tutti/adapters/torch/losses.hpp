@@ -9,6 +9,7 @@
 #include <tutti/adapters/torch/detail/loss_node.hpp>
 #include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/losses/loss.hpp>
+#include <tutti/process_group.hpp>
 
 // The losses of <tutti/losses/> as functions of torch's graph. docs/adapters.md.
 
