@@ -102,7 +102,12 @@ tutti_status tutti_loss_set_group(tutti_loss* loss, tutti_group* group,
                                   const tutti_call_options* options);
 tutti_status tutti_loss_temperature(const tutti_loss* loss, double* temperature);
 tutti_status tutti_loss_set_temperature(tutti_loss* loss, double temperature);
+tutti_status tutti_loss_enqueue(tutti_loss* loss, tutti_group* group, const tutti_batch* rows,
+                                const tutti_call_options* options);
 tutti_status tutti_loss_queued(const tutti_loss* loss, int64_t* rows);
+/* Arrays: logits [n, C] f64, targets i64, iid u8, weights f64. */
+tutti_status tutti_loss_queued_rows(const tutti_loss* loss, tutti_group* group,
+                                    const tutti_call_options* options, tutti_result** rows);
 tutti_status tutti_loss_reset_queue(tutti_loss* loss);
 tutti_status tutti_loss_start_epoch(tutti_loss* loss, int64_t epoch); /* WarmUp alone. */
 tutti_status tutti_loss_start_step(tutti_loss* loss, int64_t step);

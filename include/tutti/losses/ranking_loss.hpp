@@ -17,6 +17,14 @@ class RowQueue;
 }
 namespace [[gnu::visibility("default")]] losses {
 
+/// The rows of a queue, oldest first.
+struct QueuedRows {
+  std::vector<double> logits{};  ///< [n, C]
+  std::vector<std::int64_t> targets{};
+  std::vector<std::uint8_t> iid{};
+  std::vector<double> weights{};  ///< 1 for rows of calls without weights.
+};
+
 /// The choice of rows that a ranking loss evaluates. The same on every rank.
 struct PoolOptions {
   /// The number of rows of earlier calls that stay in the pool, without gradient: the last rows of
@@ -64,6 +72,21 @@ class RankingLoss {
   std::int64_t queued() const noexcept;  ///< Rows in the queue, all ranks together.
   void reset_queue() noexcept;           ///< Empties the queue. Call it on every rank.
 
+  /// Collective. Adds the rows to the queue as a training call does, without evaluating the loss
+  /// and without counting as a call for samples. Rows are those of this rank, or with
+  /// PoolOptions::gather false of all ranks. On the wire: each rank sends 8 bytes for each rank.
+  /// @throws Error as a call; the queue stays unchanged.
+  void enqueue(ProcessGroup& group, const Batch& rows, const CallOptions& options = {}) {
+    enqueue_over(&group, rows, options);
+  }
+  /// One process, without a group.
+  void enqueue(const Batch& rows) { enqueue_over(nullptr, rows, {}); }
+  /// Collective. Returns the queue of all ranks, equal on every rank.
+  QueuedRows queued_rows(ProcessGroup& group, const CallOptions& options = {}) const {
+    return rows_over(&group, options);
+  }
+  QueuedRows queued_rows() const { return rows_over(nullptr, {}); }  ///< Without a group.
+
   /// Collective. Returns the queue of all ranks, the number of calls and the temperature: the same
   /// bytes on every rank, so one rank may write them for all.
   std::string save(ProcessGroup& group, const CallOptions& options = {}) const;
@@ -92,6 +115,8 @@ class RankingLoss {
   virtual LossResult compute(ProcessGroup* group, const Batch& batch,
                              const CallOptions& options) = 0;
   std::string save_over(ProcessGroup* group, const CallOptions& options) const;
+  void enqueue_over(ProcessGroup* group, const Batch& batch, const CallOptions& options);
+  QueuedRows rows_over(ProcessGroup* group, const CallOptions& options) const;
   void load_as(int rank, int ranks, std::string_view state);
 
   std::string_view name_;

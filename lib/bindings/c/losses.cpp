@@ -300,8 +300,34 @@ tutti_status tutti_loss_set_temperature(tutti_loss* loss, double temperature) {
   return guard([&] { ranking_of(loss).set_temperature(temperature); });
 }
 
+tutti_status tutti_loss_enqueue(tutti_loss* loss, tutti_group* group, const tutti_batch* rows,
+                                const tutti_call_options* options) {
+  return guard([&] {
+    const Call call(options);
+    const auto batch = batch_of(read(&deref(rows, "the rows")));
+    auto& ranking = ranking_of(loss);
+    group == nullptr ? ranking.enqueue(batch) : ranking.enqueue(of(group), batch, call.options());
+  });
+}
+
 tutti_status tutti_loss_queued(const tutti_loss* loss, int64_t* rows) {
   return guard([&] { deref(rows, "an out-parameter") = ranking_of(loss).queued(); });
+}
+
+tutti_status tutti_loss_queued_rows(const tutti_loss* loss, tutti_group* group,
+                                    const tutti_call_options* options, tutti_result** rows) {
+  return give_result(rows, [&](Content& to) {
+    const Call call(options);
+    const auto& ranking = ranking_of(loss);
+    auto all =
+        group == nullptr ? ranking.queued_rows() : ranking.queued_rows(of(group), call.options());
+    const auto rows_queued = std::max<std::size_t>(all.targets.size(), 1);
+    const auto classes = static_cast<std::int64_t>(all.logits.size() / rows_queued);
+    to.add_table(std::move(all.logits), std::max<std::int64_t>(classes, 1));
+    to.add(std::move(all.targets));
+    to.add(std::move(all.iid));
+    to.add(std::move(all.weights));
+  });
 }
 
 tutti_status tutti_loss_reset_queue(tutti_loss* loss) {

@@ -30,7 +30,13 @@ void check_total(std::string_view loss, std::int64_t rows) {
 /// ranks would suffice. For f32 that saves six exchanges.
 constexpr std::size_t few_bytes = 4096;
 
-/// Checks this rank's rows, in host memory, before communicating. @throws Error.
+}  // namespace
+
+double class_weight(Reduction reduction, const LossResult& result) noexcept {
+  const auto count = std::ranges::count(result.status, ClassStatus::valid);
+  return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
+}
+
 void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions& pool) {
   const auto& logits = batch.logits;
   const auto rows = logits.shape.rows();
@@ -51,18 +57,10 @@ void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions&
           to_string(batch.weight->shape), to_string(logits.shape), rows);
 }
 
-/// Returns, in words, which of the optional arrays that all ranks or none must have are set.
 std::string_view words_of_arrays(const Batch& batch) {
   return batch.weight ? batch.live ? ", with weights and live" : ", with weights"
          : batch.live ? ", with live"
                       : "";
-}
-
-}  // namespace
-
-double class_weight(Reduction reduction, const LossResult& result) noexcept {
-  const auto count = std::ranges::count(result.status, ClassStatus::valid);
-  return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
 LossResult start_result(std::int64_t classes) {

@@ -33,6 +33,11 @@ struct BatchRules {
   bool uses_iid = false;   ///< false: all rows are independent.
 };
 
+/// Checks this rank's rows, in host memory, before communicating. @throws Error.
+void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions& pool);
+/// Returns, in words, which of the optional arrays that all ranks or none must have are set.
+std::string_view words_of_arrays(const Batch& batch);
+
 /// Returns a result in which every class is valid and its loss is NaN.
 LossResult start_result(std::int64_t classes);
 inline bool is_valid(const LossResult& result, std::size_t class_index) noexcept {

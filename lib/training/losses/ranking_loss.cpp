@@ -1,5 +1,6 @@
 #include <tutti/losses/ranking_loss.hpp>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -8,9 +9,12 @@
 #include <tutti/gather.hpp>
 
 #include "group/call.hpp"
+#include "losses/elements.hpp"
+#include "losses/global_batch.hpp"
 #include "losses/options.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/row_queue.hpp"
+#include "losses/staged.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -90,6 +94,47 @@ std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& optio
   const auto all = internal::losses::gather_queue(
       group, name_, fmt::format("temperature {}", temperature_), *queue_, classes_, options);
   return std::string(name_) + '\n' + queue_->save(all, temperature_);
+} catch (...) {
+  internal::end_calls(group);
+}
+
+void RankingLoss::enqueue_over(ProcessGroup* group, const Batch& batch,
+                               const CallOptions& options) try {
+  internal::losses::Staged staged(group, options);
+  if (!gathers()) group = nullptr;
+  const int rank = group == nullptr ? 0 : group->rank();
+  const int ranks = group == nullptr ? 1 : group->size();
+  RowQueue::Rows newest;
+  const auto check_and_count = [&](std::span<double> counts) {
+    const auto here = staged.on_host(batch);
+    internal::losses::check_batch(here, {.classes = classes_, .ignore_index = ignore_index_},
+                                  queue_->options());
+    if (here.weight) (void)internal::losses::check_weights(*here.weight);
+    queue_->check_world(rank, ranks);
+    newest = queue_->newest(here, ignore_index_);
+    queue_->reserve(newest.size(), ranks);
+    const auto* targets = static_cast<const std::int64_t*>(here.targets.data);
+    const auto rows = here.logits.shape.rows();
+    counts[static_cast<std::size_t>(rank)] =
+        static_cast<double>(rows - std::count(targets, targets + rows, ignore_index_));
+  };
+  const auto words =
+      fmt::format("enqueue, classes {}, ignore_index {}{}{}", classes_, ignore_index_,
+                  internal::losses::words_of_arrays(batch), queue_->state());
+  const auto sums = internal::losses::sums_over_ranks(
+      group, name_, words, static_cast<std::size_t>(ranks), check_and_count, options);
+  const std::vector<std::int64_t> counts(sums.begin(), sums.end());
+  queue_->enqueue(rank, counts, newest, batch.weight.has_value());
+} catch (...) {
+  internal::end_calls(group);
+}
+
+QueuedRows RankingLoss::rows_over(ProcessGroup* group, const CallOptions& options) const try {
+  if (!gathers()) group = nullptr;
+  auto all =
+      internal::losses::gather_queue(group, name_, "queued rows", *queue_, classes_, options);
+  return {std::move(all.scores), std::move(all.targets), std::move(all.iid),
+          std::move(all.weights)};
 } catch (...) {
   internal::end_calls(group);
 }

@@ -73,6 +73,7 @@ static void test_null_results(const tutti_array* a) {
   NULLS(result, tutti_store_compare_set(NULL, "k", "", 0, "", 0, &result));
   NULLS(result, tutti_loss_evaluate(NULL, NULL, &batch, NULL, &value, &result));
   NULLS(result, tutti_loss_save(NULL, NULL, NULL, &result));
+  NULLS(result, tutti_loss_queued_rows(NULL, NULL, NULL, &result));
   NULLS(result, tutti_binary_metrics(NULL, a, a, NULL, NULL, 0, NULL, 0, NULL, &result));
 }
 

@@ -179,10 +179,10 @@ static void test_kind(const world* w, const rows* all, const char* kind, const c
 }
 
 static void test_state(const world* w, const rows* all) {
-  tutti_array arrays[2], state;
+  tutti_array arrays[2], state, queued;
   tutti_batch batch;
   tutti_loss *loss = NULL, *other = NULL, *first = NULL;
-  tutti_result* saved = NULL;
+  tutti_result *saved = NULL, *rows_of_queue = NULL;
   int64_t count = 0;
   double number = 0;
   make_batch(all, w->rank * ROWS, ROWS, 0, 1, arrays, &batch);
@@ -198,9 +198,13 @@ static void test_state(const world* w, const rows* all) {
   OK(tutti_loss_load(other, w->group, state.data, (size_t)state.dims[0]));
   OK(tutti_loss_temperature(other, &number));
   EXPECT(number == 0.25);
-  OK(tutti_loss_queued(other, &count));
-  EXPECT(count == 6);
+  OK(tutti_loss_queued_rows(other, w->group, NULL, &rows_of_queue));
+  TUTTI_INIT(queued);
+  OK(tutti_result_array(rows_of_queue, 0, &queued));
+  EXPECT(queued.ndim == 2 && queued.dims[0] == 6 && queued.dims[1] == 1);
+  OK(tutti_result_free(rows_of_queue));
   OK(tutti_loss_set_group(other, w->group, NULL));
+  OK(tutti_loss_enqueue(other, w->group, &batch, NULL));
   OK(tutti_loss_reset_queue(other));
   OK(tutti_loss_queued(other, &count));
   EXPECT(count == 0);
