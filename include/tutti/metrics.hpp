@@ -99,18 +99,19 @@ struct BinaryMetrics {
 /// @throws Error invalid_argument for an invalid element, with the rank, and for an option out of
 ///         range; mismatch then on the other ranks, and if the options differ.
 BinaryMetrics binary_metrics(ProcessGroup& group, const ScoredRows& rows,
-                             const BinaryOptions& options = {}, const CallOptions& call = {});
+                             const BinaryOptions& further = {}, const CallOptions& options = {});
 
 /// One member of BinaryMetrics, at the price of all.
-double auroc(ProcessGroup& group, const ScoredRows& rows, const CallOptions& call = {});
-double average_precision(ProcessGroup& group, const ScoredRows& rows, const CallOptions& call = {});
+double auroc(ProcessGroup& group, const ScoredRows& rows, const CallOptions& options = {});
+double average_precision(ProcessGroup& group, const ScoredRows& rows,
+                         const CallOptions& options = {});
 double recall_at_precision(ProcessGroup& group, const ScoredRows& rows, double precision,
-                           const CallOptions& call = {});
+                           const CallOptions& options = {});
 std::vector<double> quantiles(ProcessGroup& group, const ScoredRows& rows,
-                              std::span<const double> q, const CallOptions& call = {});
+                              std::span<const double> q, const CallOptions& options = {});
 /// The same of an array of any shape, without weights.
 std::vector<double> quantiles(ProcessGroup& group, const ConstTensorView& values,
-                              std::span<const double> q, const CallOptions& call = {});
+                              std::span<const double> q, const CallOptions& options = {});
 
 }  // namespace metrics
 }  // namespace tutti

@@ -18,10 +18,8 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/ranking_loss.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/siglip.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 #include <tutti/losses/sup_con.hpp>
 #include <tutti/losses/warm_up.hpp>
 #include <tutti/metrics.hpp>

@@ -20,8 +20,8 @@
 namespace tutti {
 namespace {
 
+using losses::Batch;
 using losses::LossResult;
-using losses::RankingBatch;
 
 /// Rank r has 6 - 3 r rows, so the third rank has none. The logits are not contiguous.
 struct Rows {
@@ -48,7 +48,7 @@ TEST(TorchLosses, EachIsANodeOfTheGraph) {
     const Rows rows(group.rank());
     const at::Tensor x = rows.logits.contiguous();
     const auto leaf = [&] { return rows.logits.detach().set_requires_grad(true); };
-    const RankingBatch batch{libtorch::view(x), libtorch::view(rows.targets)};
+    const Batch batch{libtorch::view(x), libtorch::view(rows.targets)};
     const auto ranking = [&](auto loss, auto same, const std::string& what) {
       const at::Tensor in = leaf();
       expect_node(libtorch::loss_of(group, loss, in, rows.targets), in, same(group, batch), what);
@@ -61,12 +61,12 @@ TEST(TorchLosses, EachIsANodeOfTheGraph) {
 
     SoftmaxFocal focal;
     at::Tensor in = leaf();
-    expect_node(libtorch::loss_of(group, focal, in, rows.targets), in,
-                focal(group, batch.logits, batch.targets), "SoftmaxFocal");
+    expect_node(libtorch::loss_of(group, focal, in, rows.targets), in, focal(group, batch),
+                "SoftmaxFocal");
 
     SmoothAp weighted({.classes = 3});
     SmoothAp same({.classes = 3});
-    RankingBatch with_weights = batch;
+    Batch with_weights = batch;
     with_weights.weight = libtorch::view(rows.weights);
     in = leaf();
     const at::Tensor loss = libtorch::loss_of(in, [&](const ConstTensorView& logits) {

@@ -80,7 +80,7 @@ Curve train(tutti::ProcessGroup& group, const Rows& rows, bool global) {
   Curve curve;
   for (int step = 0; step <= 50; ++step) {
     const std::vector<double> scores = scores_of(rows, weight);
-    const tutti::losses::RankingBatch batch{scores, rows.ill};
+    const tutti::losses::Batch batch{scores, rows.ill};
     const auto result = global ? smooth_ap(group, batch) : smooth_ap(batch);
     const auto by_score = result.grad.values<double>();
     std::array<double, 3> mean{0, 0, result.loss};

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,7 +61,6 @@ struct Case {
   /// Makes the hook, with state of its own, on each rank.
   std::function<ddp::CommHook(tutti::ProcessGroup& pair)> make;
   bool averages = false;  // The parameters, periodically.
-  std::optional<ddp::OuterOptimizer> outer = {};
   bool wraps = true;
 };
 
@@ -78,7 +76,7 @@ Result train(tutti::ProcessGroup& group, const Case& c, bool in_fp16) {
   ddp::GradientReducer reducer(group, network.parameters());
   const ddp::CommHook hook = c.make(*pair);
   reducer.set_hook(in_fp16 ? ddp::fp16_compress_wrapper(hook) : hook);
-  ddp::PeriodicModelAverager averager(group, period, local_from, c.outer);
+  ddp::PeriodicModelAverager averager(group, period, local_from);
   std::vector<tutti::TensorView> values;
   for (std::size_t id = 0; id < network.parameter_count(); ++id)
     values.push_back(network.value(id));
@@ -147,10 +145,9 @@ int main() {
            Case{"PowerSGD, rank 1", [](auto&) { return power_sgd(1); }},
            Case{"PowerSGD, rank 1, no feedback", [](auto&) { return power_sgd(1, false); }},
            Case{"batched PowerSGD, rank 4", [](auto&) { return batched_power_sgd(4); }},
-           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }, false, {}, false},
-           Case{"gossip", [](auto&) { return Gossip(rate); }, false, {}, false},
+           Case{"top-k, 1 %", [](auto&) { return TopK(0.01); }, false, false},
+           Case{"gossip", [](auto&) { return Gossip(rate); }, false, false},
            Case{"local SGD", local_sgd, true},
-           Case{"local SGD, outer Nesterov", local_sgd, true, ddp::OuterOptimizer()},
            Case{"noop", [](auto&) { return ddp::noop_hook; }},
        }) {
     const Result& result = results[c.name] = on_all_ranks(c);

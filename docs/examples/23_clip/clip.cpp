@@ -96,7 +96,7 @@ Training train(tutti::ProcessGroup* group) {
     const tutti::Shape shape{static_cast<std::int64_t>(images.size() / dims), dims};
     const tutti::losses::FeatureBatch batch{.anchors = {images.data(), tutti::DType::f64, shape},
                                             .candidates = {texts.data(), tutti::DType::f64, shape}};
-    clip.set_scale(std::exp(model.log_scale));
+    clip.set_logit_scale(std::exp(model.log_scale));
     const auto result = group == nullptr ? clip(batch) : clip(*group, batch);
     done.losses.push_back(result.loss);
 
@@ -121,7 +121,7 @@ Training train(tutti::ProcessGroup* group) {
     for (std::size_t i = 0; i < of_blocks.size(); ++i) gradient[i % parameters] += of_blocks[i];
     // GradScale::mean: each rank has 1 / W of the derivative.
     model.update(gradient,
-                 result.grad_scale * static_cast<double>(size) * std::exp(model.log_scale));
+                 result.grad_logit_scale * static_cast<double>(size) * std::exp(model.log_scale));
   }
   return done;
 }

@@ -71,8 +71,7 @@ tutti_status tutti_reducer_set_own_hook(tutti_reducer* reducer, tutti_hook hook,
 
 /* ---- Losses: tutti/losses/. ---- */
 
-/* tutti::losses::RankingBatch. Arrays may be null, except for logits and targets. The focal losses
-   take logits, targets and weight. */
+/* tutti::losses::Batch. Arrays may be null, except for logits and targets. */
 typedef struct tutti_batch {
   size_t size;
   const tutti_array *logits, *targets, *iid, *weight, *live;
@@ -80,10 +79,10 @@ typedef struct tutti_batch {
   int32_t reserved;
 } tutti_batch;
 
-/* `kind`: "smooth_ap", "recall_at_quantile", "p_auc_at_budget", "squared_auc", "cross_entropy",
-   "sigmoid_focal", "softmax_focal" or "sharded_cross_entropy". `options`: a text such as "classes=3
-   temperature=0.05 reduction=none", with the names of the C++ struct and of its enumerators; a list
-   is "1,0.5,2", a switch is "true" or "1", "false" or "0". Null: defaults. */
+/* `kind`: "smooth_ap", "recall_at_quantile", "p_auc_at_budget", "cross_entropy", "sigmoid_focal"
+   or "softmax_focal". `options`: a text such as "classes=3 temperature=0.05 reduction=none", with
+   the names of the C++ struct and of its enumerators; a list is "1,0.5,2", a switch is "true" or
+   "1", "false" or "0". Null: defaults. */
 tutti_status tutti_loss_create(const char* kind, const char* options, tutti_loss** loss);
 /* WarmUp over a cross_entropy and a ranking loss, which are freed also after an error. */
 tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, const char* options,

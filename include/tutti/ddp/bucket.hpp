@@ -83,7 +83,7 @@ class Bucket {
   Bucket over(const TensorView& buffer) const;
 
   /// For reducers.
-  void set_call(const CallOptions& call) noexcept { call_ = call; }
+  void set_call(const CallOptions& options) noexcept { call_ = options; }
   void set_arithmetic(DeviceArithmetic* arithmetic) noexcept { arithmetic_ = arithmetic; }
   void set_step(std::int64_t step, double divisor) noexcept {
     step_ = step;

@@ -44,68 +44,33 @@ class PostLocalSgdState final : public HookState {
 Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket);
 CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state);
 
-/// The outer optimizer of PeriodicModelAverager: torch.optim.SGD on the mean change of the ranks'
-/// parameters. `start` are the parameters after the last average, and v begins with 0:
-///
-///     delta = start - mean over ranks of the parameters
-///     v = momentum v + delta
-///     parameters = start - lr (delta + momentum v)     without nesterov: start - lr v
-///
-/// With nesterov DiLoCo, whose values are the defaults (Douillard et al. 2023, arXiv 2311.08105,
-/// Algorithm 1). Without, SlowMo with a constant inner learning rate (Wang et al. 2020, arXiv
-/// 1910.00643, Algorithm 1). lr 1 and momentum 0 give the mean.
-struct OuterOptimizer {
-  double lr = 0.7;        ///< Above 0.
-  double momentum = 0.9;  ///< From 0 to below 1.
-  bool nesterov = true;
-};
-
 /// Averages parameters over the ranks of a group every `period` steps, like torch's averager of
 /// this name. Call it on all ranks of the group after each step of the optimizer. For another group
-/// make a new one and load() rank 0's save(). Move-only.
+/// make a new one and set_step(). Move-only.
 class PeriodicModelAverager {
  public:
   /// @param warmup_steps  number of first steps without averaging; the next step averages, as in
   ///                      torch. Use the start_step of PostLocalSgdState.
-  /// @param outer  equal on all ranks. Its first `start` is the plain mean of the first average:
-  ///               average once before the first step to begin with the initial parameters, with
-  ///               warmup_steps 0.
   /// @throws Error invalid_argument.
-  PeriodicModelAverager(ProcessGroup& group, std::int64_t period, std::int64_t warmup_steps = 0,
-                        const std::optional<OuterOptimizer>& outer = {});
-  PeriodicModelAverager(PeriodicModelAverager&&) noexcept;
-  PeriodicModelAverager& operator=(PeriodicModelAverager&&) noexcept;
-  ~PeriodicModelAverager();
+  PeriodicModelAverager(ProcessGroup& group, std::int64_t period, std::int64_t warmup_steps = 0);
 
   /// Collective in the steps that average; the same arrays on all ranks, floats or complex numbers
   /// [...] on the group's device. Returns whether this step averages. Arrays below 1 MiB travel
   /// together. On the wire: an all_reduce of each MiB of small arrays, and of each larger array.
-  /// Memory: 1 MiB, allocated in the first step that averages, and with an outer optimizer two
-  /// copies of the parameters (in f32 for smaller types). The host waits for small arrays on a
-  /// device. @throws Error; with an outer optimizer unsupported for arrays other than floats of 2
-  /// bytes or more in host memory.
-  bool average(std::span<const TensorView> parameters, const CallOptions& call = {});
+  /// Memory: 1 MiB, allocated in the first step that averages. The host waits for small arrays on a
+  /// device. @throws Error.
+  bool average(std::span<const TensorView> parameters, const CallOptions& options = {});
 
   std::int64_t step() const noexcept { return step_; }  ///< Calls of average() so far.
   /// For checkpoints. @throws Error invalid_argument for a negative step.
   void set_step(std::int64_t step);
-  /// The step and the arrays of the outer optimizer, which are equal on all ranks: the state of one
-  /// rank serves any number of ranks.
-  std::string save() const;
-  /// Call it with the same bytes on all ranks: they are not compared.
-  /// @throws Error invalid_argument for bytes that save() did not write, and for the arrays of an
-  ///         outer optimizer if there is none; then nothing changes.
-  void load(std::string_view state);
 
  private:
-  struct Outer;
-  void check(std::span<const TensorView> parameters) const;
   ProcessGroup group_;
   std::int64_t period_;
   std::int64_t warmup_steps_;
   std::int64_t step_ = 0;
   Tensor together_;
-  std::unique_ptr<Outer> outer_;  // Null without an outer optimizer.
 };
 
 }  // namespace ddp

@@ -30,7 +30,7 @@ struct CrossEntropyOptions {
 ///
 /// The mean divides by the number of rows. On one process they equal PyTorch's cross_entropy and,
 /// with the targets y', binary_cross_entropy_with_logits. If the divisor is 0, loss and gradient
-/// are 0. With weights of the rows (RankingBatch::weight), each row's loss and its part of the
+/// are 0. With weights of the rows (Batch::weight), each row's loss and its part of the
 /// divisor are multiplied by its weight.
 ///
 /// Computed in double. On the wire: one exchange of a few numbers per call. A value; thread rules
@@ -46,15 +46,15 @@ class CrossEntropy {
   /// `batch.iid`, `batch.live` and `batch.training` are ignored. For one class the targets are 0
   /// or 1.
   /// @throws Error on every rank, with the codes of RankingLoss.
-  LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
-                        const CallOptions& call = {}) const {
-    return compute(&group, batch, call);
+  LossResult operator()(ProcessGroup& group, const Batch& batch,
+                        const CallOptions& options = {}) const {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
-  LossResult operator()(const RankingBatch& batch) const { return compute(nullptr, batch, {}); }
+  LossResult operator()(const Batch& batch) const { return compute(nullptr, batch, {}); }
 
  private:
-  LossResult compute(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) const;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) const;
 
   Options options_;
 };

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include <tutti/grad_scale.hpp>
@@ -16,9 +14,6 @@
 // docs/design/training.md.
 
 namespace tutti {
-namespace internal::losses {
-class FeatureQueue;
-}
 namespace [[gnu::visibility("default")]] losses {
 
 /// The rows of this rank. Each array is on the host or on the group's device.
@@ -33,8 +28,6 @@ struct FeatureBatch {
   /// The weight of each row's terms, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is
   /// then the weighted mean over the rows. Constants for the gradient. All ranks or none pass it.
   std::optional<ConstTensorView> weight{};
-  /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
-  bool training = true;
 };
 
 /// The result on one rank. Gradients have the shape, dtype and device of the features.
@@ -42,10 +35,10 @@ struct FeatureResult {
   double loss = 0;      ///< The same on every rank. 0 if no row has a term.
   Tensor grad_anchors;  ///< d loss / d anchors of this rank's rows, times the GradScale's factor.
   Tensor grad_candidates;  ///< The same of the candidates. Empty for SupCon.
-  /// d loss / d scale and d loss / d bias. The same on every rank: with GradScale::sum the
+  /// d loss / d logit_scale and d loss / d bias. The same on every rank: with GradScale::sum the
   /// derivative itself, which a reducer that averages keeps; otherwise 1 / W of it, for a reducer
   /// that adds.
-  double grad_scale = 0, grad_bias = 0;
+  double grad_logit_scale = 0, grad_bias = 0;
 };
 
 /// A product of row-major matrices: c [m, n] = a [m, k] b, where b is [k, n], or [n, k] if
@@ -63,14 +56,6 @@ struct MatrixProduct {
 /// not throw, and must return the same bits for the same numbers.
 using Gemm = void (*)(const MatrixProduct& product);
 
-/// The queue of a loss over features (cross-batch memory): the last `rows` rows of all ranks from
-/// earlier training calls. They are more rows to compare with, without terms and gradients of their
-/// own. Rows of the queue have the features of their time.
-struct FeatureQueueOptions {
-  std::int64_t rows = 0;  ///< 0: no queue.
-  std::int64_t dims = 0;  ///< D. Required with a queue.
-};
-
 /// Options of the computation. Only `in_double` and `gemm` change a result.
 struct FeatureEngine {
   int threads = 1;  ///< Threads of this rank in a call.
@@ -81,12 +66,6 @@ struct FeatureEngine {
   bool in_double = false;
   /// The products; null: Eigen, in the fastest form for this machine. All ranks or none set it.
   Gemm gemm = nullptr;
-  /// The most bytes of gathered features that a rank holds, with one side as it arrives. If all
-  /// features have more, they pass through the ranks in rounds: once for the gradient, once before
-  /// for a softmax, and once more for label_smoothing. A round has 512 rows or more, even if these
-  /// exceed the limit. Each rank then also holds 1/W of the features, and the sums of their
-  /// gradients in double. 0: no limit.
-  std::int64_t max_gathered_bytes = 0;
 };
 
 /// A loss over the features of all ranks: of row i with every row, as in one process.
@@ -95,21 +74,19 @@ struct FeatureEngine {
 /// numbers of rows over all ranks, so that the loss and the gradients have the same bits for every
 /// split, world size, number of threads and tile size, on machines with the same instruction set.
 ///
-/// f32 gradients have errors of about 1e-6 of their largest element, and more for logits above 100:
-/// a logit has an error of about 1e-7 of scale |a| |c|. Where that is above 1, only the size of the
-/// gradients is right. in_double rounds them once.
+/// f32 gradients have errors of about 1e-6 of their largest element. Errors are larger for logits
+/// above 100: a logit has an error of about 1e-7 of logit_scale |a| |c|, and where that is above 1,
+/// only the size of the gradients is right. They are also larger where the terms of a gradient
+/// cancel (equal rows, label smoothing, scales below 1): 6e-5 was seen. in_double rounds
+/// once.
 ///
 /// Memory: the gathered features in the type of the computation, the gradients, about a hundred
 /// bytes for each row, and for each thread a block of logits and the gradients of its rows: less
-/// than 4 MiB for D <= 1024 in f32, 6 MiB in double, with the default tile_rows. The rows of the
-/// queue are stored in double, each on one rank.
-/// On the wire, each rank sends: its features to all ranks, with its rows of the queue; then two or
-/// three doubles for each row of each side; gradients of rows that it computed for another rank. In
-/// rounds (max_gathered_bytes) also one double for each row, and its rows that another rank
-/// computes.
+/// than 4 MiB for D <= 1024 in f32, 6 MiB in double, with the default tile_rows.
+/// On the wire, each rank sends: its features to all ranks; then two or three doubles for each row
+/// of each side; gradients of rows that it computed for another rank.
 ///
-/// A call that throws leaves the loss unchanged. One call at a time; otherwise thread rules are
-/// those of the group.
+/// One call at a time; otherwise thread rules are those of the group.
 class FeatureLoss {
  public:
   FeatureLoss(FeatureLoss&&) noexcept;
@@ -122,49 +99,38 @@ class FeatureLoss {
   ///         own); other ranks get mismatch. Ranks with other options, dtypes or D get mismatch.
   ///         If the ranks together have 2^31 rows, all get count_overflow.
   FeatureResult operator()(ProcessGroup& group, const FeatureBatch& batch,
-                           const CallOptions& call = {}) {
-    return compute(&group, batch, call);
+                           const CallOptions& options = {}) {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
   FeatureResult operator()(const FeatureBatch& batch) { return compute(nullptr, batch, {}); }
 
   /// The factor of the logits, and what is added (SigLip). The same on every rank. They are
   /// parameters that train: checkpoints of the loss do not have them.
-  double scale() const noexcept { return scale_; }
+  double logit_scale() const noexcept { return logit_scale_; }
   /// The options keep the numbers that the loss was made with.
   double bias() const noexcept { return bias_.value_or(0); }
-  void set_scale(double scale);
+  void set_logit_scale(double logit_scale);
   /// @throws Error invalid_argument for Clip and SupCon, which have none.
   void set_bias(double bias);
 
-  /// The queue, as in RankingLoss (ranking_loss.hpp).
-  std::int64_t queued() const noexcept;
-  void reset_queue() noexcept;
-  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
-  std::string save() const;
-  void load(ProcessGroup& group, std::string_view state);
-  void load(std::string_view state);
-  void set_group(ProcessGroup& group, const CallOptions& call = {});
-
  protected:
-  FeatureLoss(std::string_view name, double scale, std::optional<double> bias, GradScale grad_scale,
-              const FeatureEngine& engine, const FeatureQueueOptions& queue, int sides);
+  FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
+              GradScale grad_scale, const FeatureEngine& engine);
   std::string_view name() const noexcept { return name_; }
   const FeatureEngine& engine() const noexcept { return engine_; }
   GradScale grad_scale() const noexcept { return grad_scale_; }
-  internal::losses::FeatureQueue& queue() const noexcept { return *queue_; }
 
  private:
   /// A null group is one process.
   virtual FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
-                                const CallOptions& call) = 0;
+                                const CallOptions& options) = 0;
 
   std::string_view name_;
-  double scale_;
+  double logit_scale_;
   std::optional<double> bias_;
   GradScale grad_scale_;
   FeatureEngine engine_;
-  std::unique_ptr<internal::losses::FeatureQueue> queue_;
 };
 
 }  // namespace losses

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include <tutti/losses/loss.hpp>
@@ -10,11 +9,7 @@
 // Focal losses: cross-entropy with less weight on terms that are already predicted well. Lin,
 // Goyal, Girshick, He, Dollár: "Focal Loss for Dense Object Detection", ICCV 2017, equations 4 and
 // 5. Computed in double. On the wire: one exchange of a few numbers per call. Divisors are counted
-// over all ranks.
-//
-// A call may have weights, constants for the gradient: terms are multiplied by them, and the
-// divisors of the mean are sums of weights instead of counts (1 if the sum is 0). All ranks pass
-// weights or none does, also a rank without rows; otherwise every rank gets mismatch.
+// over all ranks; a divisor of 0 counts as 1.
 //
 // The losses are values; the group's thread rules apply. Calls throw on every rank, with the
 // codes of RankingLoss.
@@ -45,29 +40,18 @@ class SigmoidFocal {
   explicit SigmoidFocal(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @param logits   any shape; f32, f64, f16 or bf16; finite. Ranks may differ in rows.
-  /// @param targets  the same shape and dtype; 0 to 1. A target above 0 is positive.
-  /// @param weight   as many dimensions; the first is that of the logits, the others are too or are
-  ///                 1. The weight of each element; f64, f32, f16 or bf16; finite, 0 or more.
-  LossResult operator()(ProcessGroup& group, const ConstTensorView& logits,
-                        const ConstTensorView& targets, const CallOptions& call = {}) const {
-    return compute(&group, logits, targets, {}, call);
-  }
-  LossResult operator()(ProcessGroup& group, const ConstTensorView& logits,
-                        const ConstTensorView& targets, const ConstTensorView& weight,
-                        const CallOptions& call = {}) const {
-    return compute(&group, logits, targets, weight, call);
+  /// Of `batch`, `logits` have any shape, of which ranks may differ in rows; `targets` the same
+  /// shape and dtype, 0 to 1, and are positive above 0. `weight`, of each element, has as many
+  /// dimensions; the first is that of the logits, the others are too or are 1. The rest is ignored.
+  LossResult operator()(ProcessGroup& group, const Batch& batch,
+                        const CallOptions& options = {}) const {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
-  LossResult operator()(const ConstTensorView& logits, const ConstTensorView& targets,
-                        const std::optional<ConstTensorView>& weight = {}) const {
-    return compute(nullptr, logits, targets, weight, {});
-  }
+  LossResult operator()(const Batch& batch) const { return compute(nullptr, batch, {}); }
 
  private:
-  LossResult compute(ProcessGroup* group, const ConstTensorView& logits,
-                     const ConstTensorView& targets, const std::optional<ConstTensorView>& weight,
-                     const CallOptions& call) const;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) const;
 
   Options options_;
 };
@@ -95,28 +79,17 @@ class SoftmaxFocal {
   explicit SoftmaxFocal(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// @param logits   [N, C, *]; f32, f64, f16 or bf16; finite.
-  /// @param targets  i64 [N, *]; 0 to C - 1, or ignore_index.
-  /// @param weight   [N, *], the weight of each row; f64, f32, f16 or bf16; finite, 0 or more.
-  LossResult operator()(ProcessGroup& group, const ConstTensorView& logits,
-                        const ConstTensorView& targets, const CallOptions& call = {}) const {
-    return compute(&group, logits, targets, {}, call);
-  }
-  LossResult operator()(ProcessGroup& group, const ConstTensorView& logits,
-                        const ConstTensorView& targets, const ConstTensorView& weight,
-                        const CallOptions& call = {}) const {
-    return compute(&group, logits, targets, weight, call);
+  /// Of `batch`, `logits` are [N, C, *], `targets` i64 [N, *], 0 to C - 1 or ignore_index, and
+  /// `weight` [N, *]. The rest is ignored.
+  LossResult operator()(ProcessGroup& group, const Batch& batch,
+                        const CallOptions& options = {}) const {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
-  LossResult operator()(const ConstTensorView& logits, const ConstTensorView& targets,
-                        const std::optional<ConstTensorView>& weight = {}) const {
-    return compute(nullptr, logits, targets, weight, {});
-  }
+  LossResult operator()(const Batch& batch) const { return compute(nullptr, batch, {}); }
 
  private:
-  LossResult compute(ProcessGroup* group, const ConstTensorView& logits,
-                     const ConstTensorView& targets, const std::optional<ConstTensorView>& weight,
-                     const CallOptions& call) const;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) const;
 
   Options options_;
 };

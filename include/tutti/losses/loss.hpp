@@ -1,15 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <tutti/grad_scale.hpp>
 #include <tutti/tensor.hpp>
 
 // Types that all losses share. A loss is a function of the rows of all ranks: every rank gets the
-// loss that one process computes for the concatenated batch, and the gradient of its own rows
-// (ShardedCrossEntropy: of its own classes). The result does not depend on the split; a rank may
-// have no rows. docs/losses.md.
+// loss that one process computes for the concatenated batch, and the gradient of its own rows. The
+// result does not depend on the split; a rank may have no rows. docs/losses.md.
 //
 // A call with a group is collective: every rank calls, in the same order. A call without a group
 // computes the loss of this process alone.
@@ -23,7 +23,7 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 /// The combination of a loss's terms, one for each class (ranking losses), row (SoftmaxFocal,
-/// CrossEntropy, ShardedCrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
+/// CrossEntropy) or element (SigmoidFocal). Counts are over all ranks.
 enum class Reduction : std::uint8_t {
   mean,
   sum,
@@ -37,7 +37,7 @@ enum class Reduction : std::uint8_t {
 enum class Interpolation : std::uint8_t { linear, lower, higher, nearest, midpoint };
 
 /// The quantity that a share of the rows is measured by: their number, or the sum of their weights
-/// (RankingBatch::weight; 1 without). Q(q) is then the lowest score at which the sum of the
+/// (Batch::weight; 1 without). Q(q) is then the lowest score at which the sum of the
 /// weights, from the lowest score on, is at least q times the sum of all; there is no
 /// interpolation.
 enum class Budget : std::uint8_t { rows, weight };
@@ -51,11 +51,32 @@ enum class ClassStatus : std::uint8_t {
   no_positives,
   no_negatives,       ///< All rows are positive. PAucAtBudget: none is independent.
   no_live_positives,  ///< PAucAtBudget with Positives::live: all positives are in the queue.
-  /// The weights of the positives that count are all 0; with Budget::weight, also those of the rows
-  /// that Q is of; SquaredAuc: also those of the negatives.
+  /// The weights of the positives that count are all 0, or with Budget::weight those of the rows
+  /// that Q is of.
   no_weight,
   no_spread,   ///< PAucAtBudget: the scale is 1e-12 or less.
   empty_band,  ///< PAucAtBudget, pairwise: no negative is in the band.
+};
+
+/// The rows of this rank. Each array is on the host or on the group's device. Ranking losses and
+/// CrossEntropy take the shapes below; the focal losses name theirs.
+struct Batch {
+  ConstTensorView logits;   ///< [N_r, C]; f32, f64, f16 or bf16; finite.
+  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; several: 0 to C - 1.
+  /// PAucAtBudget: marks rows that were drawn independently; boolean or u8 [N_r]. Empty: all rows.
+  ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
+  /// Ranking losses: false is an evaluation. Rows in the queue count, and the loss stores nothing
+  /// of the call.
+  bool training = true;
+  /// The weight of each row, [N_r]; f64, f32, f16 or bf16; finite, 0 or more; constants for the
+  /// gradient. A ranking loss is then the weighted mean over the positives; ranks, thresholds and
+  /// samples do not depend on weights. Terms of other losses are multiplied by their weights, and
+  /// the divisors of means are sums of weights. All ranks pass weights or none does, also a rank
+  /// without rows.
+  std::optional<ConstTensorView> weight{};
+  /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
+  /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.
+  std::optional<ConstTensorView> live{};
 };
 
 /// The result of a loss on one rank.
@@ -69,10 +90,9 @@ struct LossResult {
   /// Ranking losses: the loss of each class, [C]; NaN for a class that is not valid.
   std::vector<double> per_class;
   /// Focal losses and CrossEntropy with Reduction::none: the loss of each row or element of this
-  /// rank (ShardedCrossEntropy: of every row). Ignored rows have 0.
+  /// rank. Ignored rows have 0.
   std::vector<double> per_element;
-  std::vector<std::uint8_t> valid;  ///< Ranking losses: 1 for each valid class, [C].
-  std::vector<ClassStatus> status;  ///< Ranking losses: why a class is not valid, [C].
+  std::vector<ClassStatus> status;  ///< Ranking losses: `valid`, or why the class is not, [C].
 };
 
 }  // namespace losses

@@ -71,8 +71,7 @@ class PAucAtBudget final : public RankingLoss {
   const std::vector<PAucDiagnostics>& diagnostics() const noexcept { return diagnostics_; }
 
  private:
-  LossResult compute(ProcessGroup* group, const RankingBatch& batch,
-                     const CallOptions& call) override;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) override;
 
   Options options_;
   std::vector<PAucDiagnostics> diagnostics_;

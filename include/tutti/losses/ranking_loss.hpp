@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,24 +16,6 @@ namespace internal::losses {
 class RowQueue;
 }
 namespace [[gnu::visibility("default")]] losses {
-
-/// The rows of this rank. Each array is on the host or on the group's device.
-struct RankingBatch {
-  ConstTensorView logits;   ///< [N_r, C]; f32, f64, f16 or bf16; finite.
-  ConstTensorView targets;  ///< i64 [N_r] or [N_r, 1]. One class: 0 or 1; several: 0 to C - 1.
-  /// PAucAtBudget: marks rows that were drawn independently; boolean or u8 [N_r]. Empty: all rows.
-  ConstTensorView iid{nullptr, DType::boolean, Shape::vector(0)};
-  /// false: an evaluation. Rows in the queue count, and the loss stores nothing of the call.
-  bool training = true;
-  /// The weight of each row, [N_r]; f64, f32, f16 or bf16; finite, 0 or more. A loss is then the
-  /// weighted mean over the positives (SquaredAuc: over the pairs); ranks, thresholds and samples
-  /// do not depend on weights. Constants for the gradient. All ranks pass weights or none does,
-  /// also a rank without rows.
-  std::optional<ConstTensorView> weight{};
-  /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
-  /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.
-  std::optional<ConstTensorView> live{};
-};
 
 /// The rows of a queue, oldest first.
 struct QueuedRows {
@@ -57,11 +38,9 @@ struct PoolOptions {
   /// false: the batch already holds the rows of all ranks (autograd::all_gather_rows). Every rank
   /// computes the result of one process; the group is used only to copy device arrays.
   bool gather = true;
-  /// Reproduces imbalanced-losses 0.6.0, for comparisons: GradScale::sum multiplies by 1; ignored
-  /// rows take places in the queue; the queue stores floats, weights included. In SmoothAp and
-  /// PAucAtBudget, targets outside of the classes are negatives of all classes; with one class,
-  /// every target except 0 is positive.
-  bool reference_compat = false;
+  /// true: targets outside of the classes are negatives of all classes instead of an error; with
+  /// one class, every target except 0 is positive.
+  bool other_targets = false;
 };
 
 /// A loss of a pool of rows: this call's rows of all ranks that are not ignored, then the queue.
@@ -79,12 +58,11 @@ class RankingLoss {
   ///         the group's) or count_overflow (2^31 rows); other ranks get mismatch. If options
   ///         differ between ranks, every rank gets mismatch. A stream that is being captured is
   ///         unsupported on this rank alone.
-  LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
-                        const CallOptions& call = {}) {
-    return compute(&group, batch, call);
+  LossResult operator()(ProcessGroup& group, const Batch& batch, const CallOptions& options = {}) {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
-  LossResult operator()(const RankingBatch& batch) { return compute(nullptr, batch, {}); }
+  LossResult operator()(const Batch& batch) { return compute(nullptr, batch, {}); }
 
   /// Options::temperature, or the argument of the last set_temperature(). The same on every rank.
   double temperature() const noexcept { return temperature_; }
@@ -98,20 +76,20 @@ class RankingLoss {
   /// and without counting as a call for samples. Rows are those of this rank, or with
   /// PoolOptions::gather false of all ranks. On the wire: each rank sends 8 bytes for each rank.
   /// @throws Error as a call; the queue stays unchanged.
-  void enqueue(ProcessGroup& group, const RankingBatch& rows, const CallOptions& call = {}) {
-    enqueue_over(&group, rows, call);
+  void enqueue(ProcessGroup& group, const Batch& rows, const CallOptions& options = {}) {
+    enqueue_over(&group, rows, options);
   }
   /// One process, without a group.
-  void enqueue(const RankingBatch& rows) { enqueue_over(nullptr, rows, {}); }
+  void enqueue(const Batch& rows) { enqueue_over(nullptr, rows, {}); }
   /// Collective. Returns the queue of all ranks, equal on every rank.
-  QueuedRows queued_rows(ProcessGroup& group, const CallOptions& call = {}) const {
-    return rows_over(&group, call);
+  QueuedRows queued_rows(ProcessGroup& group, const CallOptions& options = {}) const {
+    return rows_over(&group, options);
   }
   QueuedRows queued_rows() const { return rows_over(nullptr, {}); }  ///< Without a group.
 
   /// Collective. Returns the queue of all ranks, the number of calls and the temperature: the same
   /// bytes on every rank, so one rank may write them for all.
-  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
+  std::string save(ProcessGroup& group, const CallOptions& options = {}) const;
   std::string save() const;  ///< One process, without a group.
   /// Restores a state of save(). Takes the same bytes on every rank; the number of ranks may differ
   /// from that of save(). Sends nothing.
@@ -123,7 +101,7 @@ class RankingLoss {
   /// hold, in their order; those of lost ranks are gone, and new ranks bring none. Takes the
   /// temperature and the number of calls from rank 0. On the wire: the queue, to every rank.
   /// @throws Error, as load(), if options differ; then nothing has changed.
-  void set_group(ProcessGroup& group, const CallOptions& call = {});
+  void set_group(ProcessGroup& group, const CallOptions& options = {});
 
  protected:
   /// `name` is a literal; errors begin with it.
@@ -134,11 +112,11 @@ class RankingLoss {
 
  private:
   /// A null group is one process.
-  virtual LossResult compute(ProcessGroup* group, const RankingBatch& batch,
-                             const CallOptions& call) = 0;
-  std::string save_over(ProcessGroup* group, const CallOptions& call) const;
-  void enqueue_over(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
-  QueuedRows rows_over(ProcessGroup* group, const CallOptions& call) const;
+  virtual LossResult compute(ProcessGroup* group, const Batch& batch,
+                             const CallOptions& options) = 0;
+  std::string save_over(ProcessGroup* group, const CallOptions& options) const;
+  void enqueue_over(ProcessGroup* group, const Batch& batch, const CallOptions& options);
+  QueuedRows rows_over(ProcessGroup* group, const CallOptions& options) const;
   void load_as(int rank, int ranks, std::string_view state);
 
   std::string_view name_;

@@ -40,8 +40,7 @@ class RecallAtQuantile final : public RankingLoss {
   const Options& options() const noexcept { return options_; }
 
  private:
-  LossResult compute(ProcessGroup* group, const RankingBatch& batch,
-                     const CallOptions& call) override;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) override;
 
   Options options_;
 };

@@ -6,22 +6,20 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct SigLipOptions {
-  double scale = 10;  ///< 1e-6 to 1e6.
-  double bias = -10;  ///< SigLIP begins with 10 and -10.
+  double logit_scale = 10;  ///< 1e-6 to 1e6.
+  double bias = -10;        ///< SigLIP begins with 10 and -10.
   GradScale grad_scale = GradScale::sum;
   FeatureEngine engine{};
-  FeatureQueueOptions queue{};
 };
 
-/// The sigmoid loss of SigLIP: with logits x_ij = scale (anchor_i . candidate_j) + bias over the
-/// rows of all ranks, the mean over i of
+/// The sigmoid loss of SigLIP: with logits x_ij = logit_scale (anchor_i . candidate_j) + bias over
+/// the rows of all ranks, the mean over i of
 ///
 ///     sum over j of log(1 + exp(-y_ij x_ij)),    y_ij = 1 if i = j, otherwise -1
 ///
 /// Zhai, Mustafa, Kolesnikov, Beyer: "Sigmoid Loss for Language Image Pre-Training", ICCV 2023,
 /// algorithm 1. It equals the mean over i of half the sum of row i and column i; so weights of rows
-/// apply to both, and the queue's candidates are more columns of rows, its anchors more rows of
-/// columns.
+/// apply to both.
 ///
 /// Work: one pass, 8 N^2 D / W flops a rank and 2 exponentials for each pair. Wire and memory:
 /// FeatureLoss.
@@ -34,7 +32,7 @@ class SigLip final : public FeatureLoss {
 
  private:
   FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
-                        const CallOptions& call) override;
+                        const CallOptions& options) override;
 
   Options options_;
 };

@@ -38,8 +38,7 @@ class SmoothAp final : public RankingLoss {
   const Options& options() const noexcept { return options_; }
 
  private:
-  LossResult compute(ProcessGroup* group, const RankingBatch& batch,
-                     const CallOptions& call) override;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) override;
 
   Options options_;
 };

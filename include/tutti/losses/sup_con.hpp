@@ -6,10 +6,9 @@ namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
 struct SupConOptions {
-  double temperature = 0.1;  ///< The scale of the logits is 1 / temperature: 1e-6 to 1e6.
+  double temperature = 0.1;  ///< logit_scale() is 1 / temperature: 1e-6 to 1e6.
   GradScale grad_scale = GradScale::sum;
   FeatureEngine engine{};
-  FeatureQueueOptions queue{};
 };
 
 /// The supervised contrastive loss: with logits x_ij = anchor_i . anchor_j / temperature over the
@@ -19,10 +18,8 @@ struct SupConOptions {
 ///
 /// Khosla et al.: "Supervised Contrastive Learning", NeurIPS 2020, equation 2, without its factor
 /// of temperatures. With two rows for each label it is NT-Xent of SimCLR (Chen et al., ICML 2020,
-/// equation 1). Rows of the queue are more rows j and positives, but not i. Weights make it the
-/// weighted mean over i. Without rows that have positives the loss is 0.
-///
-/// scale() is 1 / temperature, and FeatureResult::grad_scale the derivative by it.
+/// equation 1). Weights make it the weighted mean over i. Without rows that have positives the loss
+/// is 0.
 ///
 /// Work: 6 N^2 D / W flops a rank and 2 exponentials for each pair (3 if the log-sum-exps of rows
 /// differ by more than 20). Wire and memory: FeatureLoss.
@@ -35,7 +32,7 @@ class SupCon final : public FeatureLoss {
 
  private:
   FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,
-                        const CallOptions& call) override;
+                        const CallOptions& options) override;
 
   Options options_;
 };

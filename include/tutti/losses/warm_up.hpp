@@ -57,7 +57,7 @@ class WarmUp {
   /// null group is one process: the group is a pointer here, because one stored function serves
   /// calls with a group and without. The function gets its arrays on the host, wherever the batch
   /// is, and returns its gradient there.
-  using Loss = std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)>;
+  using Loss = std::function<LossResult(ProcessGroup*, const Batch&, const CallOptions&)>;
 
   /// @throws Error invalid_argument for an option out of range or in conflict with another, and for
   ///         a null loss.
@@ -70,16 +70,15 @@ class WarmUp {
   void start_epoch(std::int64_t epoch);
   void start_step(std::int64_t step);
 
-  /// Evaluations (RankingBatch::training is false) get the same mix. In the main phase the result
-  /// has per_class and valid of the main loss. Logs one warning if start_step() was never called
+  /// Evaluations (Batch::training is false) get the same mix. In the main phase the result
+  /// has per_class and status of the main loss. Logs one warning if start_step() was never called
   /// although phases count steps or the main phase runs: the temperature does not fall.
   /// @throws Error on every rank, with the codes of RankingLoss.
-  LossResult operator()(ProcessGroup& group, const RankingBatch& batch,
-                        const CallOptions& call = {}) {
-    return compute(&group, batch, call);
+  LossResult operator()(ProcessGroup& group, const Batch& batch, const CallOptions& options = {}) {
+    return compute(&group, batch, options);
   }
   /// One process, without a group.
-  LossResult operator()(const RankingBatch& batch) { return compute(nullptr, batch, {}); }
+  LossResult operator()(const Batch& batch) { return compute(nullptr, batch, {}); }
 
   bool in_warm_up() const noexcept;
   bool in_blend() const noexcept;
@@ -90,7 +89,7 @@ class WarmUp {
 
   /// Collective. Returns the position in the schedule and the main loss's save(): the same bytes on
   /// every rank. State of the first loss is not included.
-  std::string save(ProcessGroup& group, const CallOptions& call = {}) const;
+  std::string save(ProcessGroup& group, const CallOptions& options = {}) const;
   std::string save() const;  ///< One process, without a group.
   /// Restores a state of save(). Takes the same bytes on every rank; the number of ranks may
   /// differ. The state holds no options: the schedule goes on with the options of this object.
@@ -100,7 +99,7 @@ class WarmUp {
   void load(ProcessGroup& group, std::string_view state);
   void load(std::string_view state);  ///< One process, without a group.
   /// Collective: the main loss's set_group(), and the position in the schedule of rank 0.
-  void set_group(ProcessGroup& group, const CallOptions& call = {});
+  void set_group(ProcessGroup& group, const CallOptions& options = {});
 
  private:
   enum class Switch : std::uint8_t { not_yet, at_next_step, done };
@@ -113,11 +112,11 @@ class WarmUp {
     bool stepped = false;          // start_step() was called.
   };
 
-  LossResult compute(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
-  std::string save_over(ProcessGroup* group, const CallOptions& call) const;
+  LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options);
+  std::string save_over(ProcessGroup* group, const CallOptions& options) const;
   void load_over(ProcessGroup* group, std::string_view state);
-  LossResult main_loss(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
-  LossResult mixed(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call);
+  LossResult main_loss(ProcessGroup* group, const Batch& batch, const CallOptions& options);
+  LossResult mixed(ProcessGroup* group, const Batch& batch, const CallOptions& options);
   bool counts_steps() const noexcept { return options_.warmup_steps.has_value(); }
   std::int64_t past_warm_up() const noexcept;
   std::int64_t blend_length() const noexcept;

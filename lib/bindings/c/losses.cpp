@@ -10,9 +10,7 @@
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 #include <tutti/losses/warm_up.hpp>
 
 #include "c/option_text.hpp"
@@ -20,10 +18,10 @@
 
 using namespace tutti::c_abi;  // NOLINT(google-build-using-namespace)
 
-using AnyLoss = std::variant<tutti::losses::CrossEntropy, tutti::losses::SigmoidFocal,
-                             tutti::losses::SoftmaxFocal, tutti::losses::ShardedCrossEntropy,
-                             std::unique_ptr<tutti::losses::RankingLoss>,
-                             std::unique_ptr<tutti::losses::WarmUp>>;
+using AnyLoss =
+    std::variant<tutti::losses::CrossEntropy, tutti::losses::SigmoidFocal,
+                 tutti::losses::SoftmaxFocal, std::unique_ptr<tutti::losses::RankingLoss>,
+                 std::unique_ptr<tutti::losses::WarmUp>>;
 struct tutti_loss {
   AnyLoss loss;
 };
@@ -40,13 +38,13 @@ void read_common(OptionText& text, auto& o) {
 
 void read_ranking(OptionText& text, auto& o) {
   text.read("classes", o.classes);
-  if constexpr (requires { o.temperature; }) text.read("temperature", o.temperature);
+  text.read("temperature", o.temperature);
   text.read("ignore_index", o.ignore_index);
   text.read("queue", o.pool.queue);
   text.read("max_rows", o.pool.max_rows);
   text.read("seed", o.pool.seed);
   text.read("gather", o.pool.gather);
-  text.read("reference_compat", o.pool.reference_compat);
+  text.read("other_targets", o.pool.other_targets);
   read_common(text, o);
 }
 
@@ -73,16 +71,6 @@ void read_options(OptionText& text, PAucAtBudgetOptions& o) {
   text.read("basis", o.basis, {"fpr", "population"});
   text.read("positives", o.positives, {"pool", "live"});
   read_quantile(text, o);
-}
-void read_options(OptionText& text, SquaredAucOptions& o) {
-  text.read("margin", o.margin);
-  read_ranking(text, o);
-}
-void read_options(OptionText& text, ShardedCrossEntropyOptions& o) {
-  text.read("label_smoothing", o.label_smoothing);
-  text.read("ignore_index", o.ignore_index);
-  text.read("reduction", o.reduction, {"mean", "sum", "none"});
-  text.read("threads", o.threads);
 }
 void read_options(OptionText& text, CrossEntropyOptions& o) {
   text.read("classes", o.classes);
@@ -145,15 +133,13 @@ constexpr LossKind loss_kinds[] = {
     {"smooth_ap", make_loss<SmoothAp>},
     {"recall_at_quantile", make_loss<RecallAtQuantile>},
     {"p_auc_at_budget", make_loss<PAucAtBudget>},
-    {"squared_auc", make_loss<SquaredAuc>},
     {"cross_entropy", make_loss<CrossEntropy>},
     {"sigmoid_focal", make_loss<SigmoidFocal>},
     {"softmax_focal", make_loss<SoftmaxFocal>},
-    {"sharded_cross_entropy", make_loss<ShardedCrossEntropy>},
 };
 
-RankingBatch ranking_batch(const tutti_batch& from) {
-  RankingBatch to{.logits = view(from.logits), .targets = view(from.targets)};
+Batch batch_of(const tutti_batch& from) {
+  Batch to{.logits = view(from.logits), .targets = view(from.targets)};
   if (from.iid != nullptr) to.iid = view(from.iid);
   if (from.weight != nullptr) to.weight = view(from.weight);
   if (from.live != nullptr) to.live = view(from.live);
@@ -168,27 +154,19 @@ std::vector<std::uint8_t> status_bytes(const std::vector<ClassStatus>& from) {
   return to;
 }
 
-/// True for a loss that takes logits, targets and weight.
-template <typename T>
-constexpr bool takes_arrays = std::is_same_v<T, SigmoidFocal> || std::is_same_v<T, SoftmaxFocal> ||
-                              std::is_same_v<T, ShardedCrossEntropy>;
-
 /// Calls a loss with a group or without.
 LossResult evaluate(AnyLoss& any, ProcessGroup* group, const tutti_batch& from,
-                    const CallOptions& call) {
-  const auto batch = ranking_batch(from);
+                    const CallOptions& options) {
+  const auto batch = batch_of(from);
+  const auto compute = [&](auto& loss) {
+    return group == nullptr ? loss(batch) : loss(*group, batch, options);
+  };
   return std::visit(
       [&](auto& loss) {
-        using Loss = std::remove_reference_t<decltype(loss)>;
-        if constexpr (takes_arrays<Loss>) {
-          if (group == nullptr) return loss(batch.logits, batch.targets, batch.weight);
-          return batch.weight ? loss(*group, batch.logits, batch.targets, *batch.weight, call)
-                              : loss(*group, batch.logits, batch.targets, call);
-        } else if constexpr (std::is_same_v<Loss, CrossEntropy>) {
-          return group == nullptr ? loss(batch) : loss(*group, batch, call);
-        } else {
-          return group == nullptr ? (*loss)(batch) : (*loss)(*group, batch, call);
-        }
+        if constexpr (requires { *loss; })
+          return compute(*loss);
+        else
+          return compute(loss);
       },
       any);
 }
@@ -326,7 +304,7 @@ tutti_status tutti_loss_enqueue(tutti_loss* loss, tutti_group* group, const tutt
                                 const tutti_call_options* options) {
   return guard([&] {
     const Call call(options);
-    const auto batch = ranking_batch(read(&deref(rows, "the rows")));
+    const auto batch = batch_of(read(&deref(rows, "the rows")));
     auto& ranking = ranking_of(loss);
     group == nullptr ? ranking.enqueue(batch) : ranking.enqueue(of(group), batch, call.options());
   });

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -114,9 +115,11 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
     options.grad_scale = GradScale::mean;
     options.pool.max_rows = max_rows;
     options.pool.seed = static_cast<std::uint64_t>(seed);
-    options.pool.reference_compat = compat;
+    // As in imbalanced-losses 0.6.0, whose recall at a quantile refuses them if there are classes.
+    options.pool.other_targets =
+        compat && (options.classes == 1 || !std::is_same_v<Loss, RecallAtQuantile>);
     set_own(options, own...);
-    RankingBatch batch{.logits = libtorch::view(x), .targets = libtorch::view(y)};
+    Batch batch{.logits = libtorch::view(x), .targets = libtorch::view(y)};
     if (independent) batch.iid = libtorch::view(*independent);
     if (current) batch.live = libtorch::view(*current);
     if (weights) batch.weight = libtorch::view(*weights);
@@ -153,7 +156,7 @@ FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, do
     const auto x = read_as(inputs, inputs.scalar_type());
     const auto y = read_as(targets, inputs.scalar_type());
     const auto flat = Shape::vector(x.numel());
-    auto result = loss(view_as(x, flat), view_as(y, flat));
+    auto result = loss({view_as(x, flat), view_as(y, flat)});
     auto each = terms_like(result.per_element, inputs).view(inputs.sizes());
     return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
   });
@@ -184,8 +187,8 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
     const auto y = read_as(targets, at::kLong);
     const auto rows = inputs.size(0);
     const auto inner = c10::multiply_integers(inputs.sizes().slice(2));
-    auto result = SoftmaxFocal(options)(view_as(x, Shape({rows, inputs.size(1), inner})),
-                                        view_as(y, Shape({rows, inner})));
+    auto result = SoftmaxFocal(options)(
+        {view_as(x, Shape({rows, inputs.size(1), inner})), view_as(y, Shape({rows, inner}))});
     auto each = terms_like(result.per_element, inputs).view(targets.sizes());
     return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
   });

@@ -7,9 +7,13 @@
 namespace tutti::ddp {
 
 BucketCalls::BucketCalls(ProcessGroup& group, GradientArrays& arrays,
-                         std::span<const Gradient> gradients, const CallOptions& call,
+                         std::span<const Gradient> gradients, const CallOptions& options,
                          DeviceArithmetic* arithmetic)
-    : group_(group), arrays_(arrays), gradients_(gradients), call_(call), arithmetic_(arithmetic) {
+    : group_(group),
+      arrays_(arrays),
+      gradients_(gradients),
+      call_(options),
+      arithmetic_(arithmetic) {
   renew();
 }
 

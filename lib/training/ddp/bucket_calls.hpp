@@ -33,7 +33,7 @@ class BucketCalls {
  public:
   /// `gradients`: by parameter. All of it outlives this object.
   BucketCalls(ProcessGroup& group, GradientArrays& arrays, std::span<const Gradient> gradients,
-              const CallOptions& call, DeviceArithmetic* arithmetic);
+              const CallOptions& options, DeviceArithmetic* arithmetic);
 
   /// Begins anew, with the buckets that `arrays` has now. No call may be under way.
   void renew();

@@ -22,7 +22,7 @@ std::byte* at(void* data, std::int64_t offset, DType dtype) {
 }  // namespace
 
 GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
-                               const std::vector<Ids>& buckets, const CallOptions& call,
+                               const std::vector<Ids>& buckets, const CallOptions& options,
                                std::size_t large, int generation)
     : group_(group),
       parameters_(parameters),
@@ -40,7 +40,7 @@ GradientArrays::GradientArrays(ProcessGroup& group, std::span<const Parameter> p
     arrays_.push_back({type, Tensor(group.registrable_memory(), Shape{n}, type), {}});
     clear(all_of(arrays_.back()), {});
     wait_for({});
-    arrays_.back().registration = group.register_memory(arrays_.back().data, call);
+    arrays_.back().registration = group.register_memory(arrays_.back().data, options);
   }
   lay_out(buckets);
   set_copied(false);
@@ -116,7 +116,7 @@ void GradientArrays::rearrange(const std::vector<Ids>& buckets) {
   wait_for({});  // The host waits, because the producers' streams do not wait for these copies.
 }
 
-void GradientArrays::broadcast_values(const CallOptions& call) {
+void GradientArrays::broadcast_values(const CallOptions& options) {
   if (std::ranges::none_of(parameters_, [](const auto& p) { return p.value.data != nullptr; }))
     return;
   auto& memory = group_.memory();
@@ -129,7 +129,7 @@ void GradientArrays::broadcast_values(const CallOptions& call) {
     for_each_value([&](const TensorView& value, const TensorView& place) {
       memory.copy(place.data, value.data, value.bytes(), {});
     });
-  for (Array& array : arrays_) group_.broadcast(array.data, 0, call);
+  for (Array& array : arrays_) group_.broadcast(array.data, 0, options);
   if (group_.rank() != 0)
     for_each_value([&](const TensorView& value, const TensorView& place) {
       memory.copy(value.data, place.data, value.bytes(), {});

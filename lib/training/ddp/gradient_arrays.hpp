@@ -20,14 +20,14 @@ class GradientArrays {
   /// @param large  gradients of this many bytes or more lie behind the others of their bucket.
   /// @param generation  of the buckets.
   GradientArrays(ProcessGroup& group, std::span<const Parameter> parameters,
-                 const std::vector<Ids>& buckets, const CallOptions& call, std::size_t large,
+                 const std::vector<Ids>& buckets, const CallOptions& options, std::size_t large,
                  int generation);
 
   /// Moves the gradients with their values into other buckets. No call may be under way.
   void rearrange(const std::vector<Ids>& buckets);
   /// Collective. Overwrites the parameters of every rank with rank 0's values. The values pass
   /// through the arrays, which are then set to zero.
-  void broadcast_values(const CallOptions& call);
+  void broadcast_values(const CallOptions& options);
 
   std::span<Bucket> buckets() noexcept { return buckets_; }
   std::span<const Bucket> buckets() const noexcept { return buckets_; }

@@ -35,12 +35,6 @@ void KeptArrays::put(std::uint64_t key, const ConstTensorView& array) {
   arrays_[key] = {array.dtype, std::vector<std::byte>(first, first + array.bytes())};
 }
 
-TensorView KeptArrays::view(std::uint64_t key) {
-  auto& [dtype, bytes] = arrays_.at(key);
-  return {bytes.data(), dtype,
-          Shape::vector(static_cast<std::int64_t>(bytes.size() / size_of(dtype)))};
-}
-
 bool KeptArrays::take(std::uint64_t key, const TensorView& to) {
   const auto found = arrays_.find(key);
   if (found == arrays_.end()) return false;

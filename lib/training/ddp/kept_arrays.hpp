@@ -23,9 +23,6 @@ class KeptArrays {
   /// @throws Error invalid_argument if the array does not fit. Its text begins with `what`, for
   /// example "the error of parameter".
   bool take_or_throw(std::uint64_t key, const TensorView& to, std::string_view what);
-  /// The array [n] with this key, where it is kept. The key must exist.
-  TensorView view(std::uint64_t key);
-  std::size_t size() const noexcept { return arrays_.size(); }
   void clear() noexcept { arrays_.clear(); }
 
   void write(internal::Writer& out) const;

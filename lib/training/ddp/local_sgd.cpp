@@ -1,30 +1,24 @@
 #include <tutti/ddp/local_sgd.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <tutti/ddp/hooks.hpp>
 
-#include "ddp/kept_arrays.hpp"
 #include "ddp/segments.hpp"
 #include "group/call.hpp"
 #include "values/fail.hpp"
 #include "values/saved_state.hpp"
 
 namespace tutti {
-namespace ddp {
+namespace [[gnu::visibility("default")]] ddp {
 namespace {
 
 using internal::failf;
 
 constexpr std::string_view local_sgd_magic = "tuttiPL1";
 constexpr std::string_view local_sgd_text = "saved state of post_local_sgd_hook";
-
-constexpr std::string_view averager_magic = "tuttiPA1";
-constexpr std::string_view averager_text = "saved state of PeriodicModelAverager";
 
 constexpr std::size_t chunk_bytes = std::size_t{1} << 20;  // Smaller arrays are averaged together.
 
@@ -49,49 +43,6 @@ void scale_on_host(Bucket& bucket, double factor) {
 }
 
 }  // namespace
-
-/// The arrays of an outer optimizer, of the compute type: `start` of parameter i has the key 2 i,
-/// its v 2 i + 1. There are none before the first average.
-struct PeriodicModelAverager::Outer {
-  OuterOptimizer options;
-  KeptArrays arrays;
-
-  template <typename T>
-  void step(std::size_t i, const TensorView& parameter) {
-    with_elements<T>(parameter, [&](auto* values) {
-      using E = std::remove_pointer_t<decltype(values)>;
-      T* const start = arrays.view(2 * i).template values<T>().data();
-      T* const v = arrays.view(2 * i + 1).template values<T>().data();
-      const T lr = static_cast<T>(options.lr);
-      const T momentum = static_cast<T>(options.momentum);
-      for (std::int64_t k = 0; k < parameter.shape.numel(); ++k) {
-        const T delta = start[k] - static_cast<T>(values[k]);
-        v[k] = momentum * v[k] + delta;
-        values[k] =
-            static_cast<E>(start[k] - lr * (options.nesterov ? delta + momentum * v[k] : v[k]));
-        start[k] = static_cast<T>(values[k]);
-      }
-    });
-  }
-  /// Takes the mean over the ranks, and writes the new parameters.
-  void step(std::span<const TensorView> parameters) {
-    const bool first = arrays.size() == 0;
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      with_compute_type(parameters[i].dtype, [&]<typename T>() {
-        if (!first) return step<T>(i, parameters[i]);
-        std::vector<T> start(static_cast<std::size_t>(parameters[i].shape.numel()));
-        arrays.put(2 * i + 1, TensorView(start));
-        with_elements<T>(parameters[i], [&](const auto* values) {
-          for (std::size_t k = 0; k < start.size(); ++k) start[k] = static_cast<T>(values[k]);
-        });
-        arrays.put(2 * i, TensorView(start));
-      });
-  }
-};
-
-}  // namespace ddp
-
-namespace [[gnu::visibility("default")]] ddp {
 
 PostLocalSgdState::PostLocalSgdState(std::int64_t start_step, ProcessGroup* sub_group)
     : start_step_(start_step) {
@@ -141,8 +92,7 @@ CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state) {
 }
 
 PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t period,
-                                             std::int64_t warmup_steps,
-                                             const std::optional<OuterOptimizer>& outer) try
+                                             std::int64_t warmup_steps) try
     : group_(group.share()), period_(period), warmup_steps_(warmup_steps) {
   if (period < 1)
     failf(Errc::invalid_argument, "period of PeriodicModelAverager is {}; it must be 1 or more",
@@ -150,21 +100,9 @@ PeriodicModelAverager::PeriodicModelAverager(ProcessGroup& group, std::int64_t p
   if (warmup_steps < 0)
     failf(Errc::invalid_argument,
           "warmup_steps of PeriodicModelAverager is {}; it must be 0 or more", warmup_steps);
-  if (!outer) return;
-  if (!(outer->lr > 0) || std::isinf(outer->lr))
-    failf(Errc::invalid_argument, "lr of OuterOptimizer is {}; it must be above 0, and finite",
-          outer->lr);
-  if (!(outer->momentum >= 0 && outer->momentum < 1))
-    failf(Errc::invalid_argument,
-          "momentum of OuterOptimizer is {}; it must be 0 or more, and below 1", outer->momentum);
-  outer_ = std::make_unique<Outer>(Outer{*outer, {}});
 } catch (...) {
   internal::end_calls(nullptr);
 }
-
-PeriodicModelAverager::PeriodicModelAverager(PeriodicModelAverager&&) noexcept = default;
-PeriodicModelAverager& PeriodicModelAverager::operator=(PeriodicModelAverager&&) noexcept = default;
-PeriodicModelAverager::~PeriodicModelAverager() = default;
 
 void PeriodicModelAverager::set_step(std::int64_t step) {
   if (step < 0)
@@ -173,66 +111,13 @@ void PeriodicModelAverager::set_step(std::int64_t step) {
   step_ = step;
 }
 
-std::string PeriodicModelAverager::save() const try {
-  internal::Writer out;
-  out.i64(step_);
-  const KeptArrays none;
-  (outer_ ? outer_->arrays : none).write(out);
-  return internal::seal(averager_magic, out);
-} catch (...) {
-  internal::end_calls(nullptr);
-}
-
-void PeriodicModelAverager::load(std::string_view state) try {
-  auto in = internal::unseal(averager_magic, averager_text, state).content;
-  const auto step = in.i64();
-  auto arrays = KeptArrays::read(in);
-  in.end();
-  if (step < 0)
-    failf(Errc::invalid_argument, "the {} is damaged ({} bytes)", averager_text, state.size());
-  if (!outer_ && arrays.size() != 0)
-    failf(Errc::invalid_argument,
-          "the {} has {} arrays of an outer optimizer; pass an OuterOptimizer to the averager",
-          averager_text, arrays.size());
-  step_ = step;
-  if (outer_) outer_->arrays = std::move(arrays);
-} catch (...) {
-  internal::end_calls(nullptr);
-}
-
-void PeriodicModelAverager::check(std::span<const TensorView> parameters) const {
-  for (const TensorView& p : parameters) {
+bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
+                                    const CallOptions& options) try {
+  for (const TensorView& p : parameters)
     if (!is_float(p.dtype) && !is_complex(p.dtype))
       failf(Errc::invalid_argument,
-            "PeriodicModelAverager averages floats and complex numbers, and "
-            "got an array of {}",
+            "PeriodicModelAverager averages floats and complex numbers, and got an array of {}",
             name_of(p.dtype));
-    if (outer_ && (p.device.type != DeviceType::cpu || !is_float(p.dtype) || size_of(p.dtype) < 2))
-      failf(Errc::unsupported,
-            "the outer optimizer of PeriodicModelAverager takes f16, bf16, f32 and f64 in host "
-            "memory, and got {} on {}",
-            name_of(p.dtype), to_string(p.device));
-  }
-  if (!outer_ || outer_->arrays.size() == 0) return;
-  if (outer_->arrays.size() != 2 * parameters.size())
-    failf(Errc::invalid_argument,
-          "PeriodicModelAverager got {} parameters, and the state of its outer optimizer is of {}",
-          parameters.size(), outer_->arrays.size() / 2);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& p = parameters[i];
-    const TensorView start = outer_->arrays.view(2 * i);
-    if (start.shape.numel() != p.shape.numel() || start.dtype != compute_dtype(p.dtype))
-      failf(
-          Errc::invalid_argument,
-          "parameter {} of PeriodicModelAverager has {} elements of {}, and the state of its outer "
-          "optimizer {} of {}",
-          i, p.shape.numel(), name_of(p.dtype), start.shape.numel(), name_of(start.dtype));
-  }
-}
-
-bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
-                                    const CallOptions& call) try {
-  check(parameters);
   const auto now = step_++;
   if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return false;
 
@@ -252,14 +137,14 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
     if (used != 0) {
       const DType dtype = parameters[first].dtype;
       for_each_small(end, [&](void* from, std::byte* to, std::size_t bytes) {
-        memory.copy(to, from, bytes, call.stream);
+        memory.copy(to, from, bytes, options.stream);
       });
       const TensorView data(together_.data(), dtype,
                             Shape::vector(static_cast<std::int64_t>(used / size_of(dtype))),
                             together_.device());
-      group_.all_reduce(data, mean(dtype, group_.size(), 1), call);
+      group_.all_reduce(data, mean(dtype, group_.size(), 1), options);
       for_each_small(end, [&](void* to, std::byte* from, std::size_t bytes) {
-        memory.copy(to, from, bytes, call.stream);
+        memory.copy(to, from, bytes, options.stream);
       });
     }
     first = end;
@@ -272,14 +157,13 @@ bool PeriodicModelAverager::average(std::span<const TensorView> parameters,
         (p.bytes() < chunk_bytes && used + p.bytes() > chunk_bytes))
       send(i);
     if (p.bytes() >= chunk_bytes)
-      group_.all_reduce(p, mean(p.dtype, group_.size(), 1), call);
+      group_.all_reduce(p, mean(p.dtype, group_.size(), 1), options);
     else
       used += p.bytes();
     if (used != 0 && together_.bytes() == 0)
-      together_ = Tensor(memory, Shape::vector(chunk_bytes), DType::u8, call.stream);
+      together_ = Tensor(memory, Shape::vector(chunk_bytes), DType::u8, options.stream);
   }
   send(parameters.size());
-  if (outer_) outer_->step(parameters);
   return true;
 } catch (...) {
   internal::end_calls(group_);

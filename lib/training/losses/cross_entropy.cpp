@@ -89,8 +89,8 @@ CrossEntropy::CrossEntropy(const Options& options) : options_(options) {
     internal::losses::check_weight(name, fmt::format("weight[{}]", c), o.weight[c]);
 }
 
-LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
-                                 const CallOptions& call) const try {
+LossResult CrossEntropy::compute(ProcessGroup* group, const Batch& batch,
+                                 const CallOptions& options) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "classes {}, label_smoothing {}, pos_weight {}, ignore_index {}, reduction {}, grad_scale "
@@ -98,9 +98,8 @@ LossResult CrossEntropy::compute(ProcessGroup* group, const RankingBatch& batch,
       "logits {}, weight {}",
       o.classes, o.label_smoothing, o.pos_weight, o.ignore_index, word(o.reduction),
       word(o.grad_scale), name_of(batch.logits.dtype), o.weight);
-  return sum_loss(group, {"cross_entropy", words, o.reduction, o.grad_scale},
-                  {batch.logits, batch.targets, batch.weight}, call,
-                  [&](const internal::losses::SummedBatch& here) {
+  return sum_loss(group, {"cross_entropy", words, o.reduction, o.grad_scale}, batch, options,
+                  [&](const Batch& here) {
                     const auto y = internal::losses::check_rows(here.logits, here.targets,
                                                                 o.classes, o.ignore_index);
                     const auto w = internal::losses::weights_of(here, Shape::vector(std::ssize(y)));

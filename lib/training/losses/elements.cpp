@@ -8,7 +8,7 @@
 
 namespace tutti::internal::losses {
 
-void check_elements(std::string_view what, const ConstTensorView& array, bool masks) {
+void check_elements(std::string_view what, const ConstTensorView& array) {
   const auto count = array.shape.numel();
   if (count == 0) return;
   if (array.data == nullptr) failf(Errc::invalid_argument, "{} are null", what);
@@ -20,15 +20,14 @@ void check_elements(std::string_view what, const ConstTensorView& array, bool ma
     const auto* values = static_cast<const T*>(array.data);
     for (std::int64_t i = 0; i < count; ++i) {
       const double value = to_double(values[i]);
-      if (std::isfinite(value) || (masks && value < 0)) continue;
+      if (std::isfinite(value)) continue;
       // The element's index in every dimension: "3, 0".
       std::string index;
       auto left = i;
       for (std::size_t d = array.shape.ndim(); d-- > 0; left /= array.shape.dims()[d])
         index =
             fmt::format("{}{}{}", left % array.shape.dims()[d], index.empty() ? "" : ", ", index);
-      failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite{}", what, index, value, what,
-            masks ? ", or -inf for a masked class" : "");
+      failf(Errc::invalid_argument, "{}[{}] is {}; {} must be finite", what, index, value, what);
     }
   });
 }
@@ -46,17 +45,6 @@ std::vector<double> check_weights(const ConstTensorView& weights) {
   return values;
 }
 
-std::span<const std::int64_t> check_targets(const ConstTensorView& logits,
-                                            const ConstTensorView& targets) {
-  const auto rows = logits.shape.rows();
-  if (targets.dtype != DType::i64 || targets.shape.ndim() < 1 || targets.shape.ndim() > 2 ||
-      targets.shape.row_numel() != 1 || targets.shape.rows() != rows)
-    failf(Errc::invalid_argument, "targets are {} {}, logits {}; targets must be i64 [{}]",
-          name_of(targets.dtype), to_string(targets.shape), to_string(logits.shape), rows);
-  check_elements("targets", targets);
-  return {static_cast<const std::int64_t*>(targets.data), static_cast<std::size_t>(rows)};
-}
-
 std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
                                          const ConstTensorView& targets, std::int64_t classes,
                                          std::int64_t ignore_index, bool any_target) {
@@ -65,8 +53,15 @@ std::span<const std::int64_t> check_rows(const ConstTensorView& logits,
   if (!vector && (logits.shape.ndim() != 2 || logits.shape.dims()[1] != classes))
     failf(Errc::invalid_argument, "logits are {}; they must be [N, {}]", to_string(logits.shape),
           classes);
-  const auto all = check_targets(logits, targets);
+  const auto rows = logits.shape.rows();
+  if (targets.dtype != DType::i64 || targets.shape.ndim() < 1 || targets.shape.ndim() > 2 ||
+      targets.shape.row_numel() != 1 || targets.shape.rows() != rows)
+    failf(Errc::invalid_argument, "targets are {} {}, logits {}; targets must be i64 [{}]",
+          name_of(targets.dtype), to_string(targets.shape), to_string(logits.shape), rows);
+  check_elements("targets", targets);
   check_elements("logits", logits);
+  const std::span all(static_cast<const std::int64_t*>(targets.data),
+                      static_cast<std::size_t>(rows));
   const auto last = std::max<std::int64_t>(classes - 1, 1);
   for (std::size_t i = 0; !any_target && i < all.size(); ++i)
     if (all[i] != ignore_index && (all[i] < 0 || all[i] > last))

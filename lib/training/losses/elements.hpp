@@ -57,19 +57,14 @@ T from_double(double value) {
 }
 
 /// Checks an array, which error texts name `what`. @throws Error invalid_argument if it has
-/// elements and is null, or has an element that is not finite (with `masks`, nor -inf); unsupported
-/// if it is not on the host.
-void check_elements(std::string_view what, const ConstTensorView& array, bool masks = false);
+/// elements and is null, or has an element that is not finite; unsupported if it is not on the
+/// host.
+void check_elements(std::string_view what, const ConstTensorView& array);
 std::vector<double> to_doubles(const ConstTensorView& array);
 
 /// Checks weights of rows or elements, and returns them. @throws Error invalid_argument if the
 /// dtype is no floating point, or if a weight is not finite or below 0.
 std::vector<double> check_weights(const ConstTensorView& weights);
-
-/// Checks the targets of logits [N, ...]: i64 [N] or [N, 1], of any value. @return the targets.
-/// @throws Error if a check fails.
-std::span<const std::int64_t> check_targets(const ConstTensorView& logits,
-                                            const ConstTensorView& targets);
 
 /// Checks logits [N, classes], or [N] for one class, and their targets i64 [N] or [N, 1]. Every
 /// target must be a class (0 or 1 if `classes` is 1) or `ignore_index`, unless `any_target` is set.

@@ -17,7 +17,6 @@ namespace {
 
 using internal::failf;
 using internal::losses::sum_loss;
-using internal::losses::SummedBatch;
 using internal::losses::SummedParts;
 using internal::losses::word;
 
@@ -28,7 +27,7 @@ double focus(double q, double gamma, double q_small) {
 }
 
 /// Returns a weight for each logit. All dimensions of the weights but the first may be 1.
-std::vector<double> broadcast_weights(const SummedBatch& batch) {
+std::vector<double> broadcast_weights(const Batch& batch) {
   const auto dims = batch.logits.shape.dims();
   const auto count = static_cast<std::size_t>(batch.logits.shape.numel());
   if (!batch.weight) return std::vector<double>(count, 1);
@@ -74,18 +73,16 @@ SigmoidFocal::SigmoidFocal(const Options& options) : options_(options) {
   check_normalization("sigmoid_focal", options.normalize_by_positives, options.reduction);
 }
 
-LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& given,
-                                 const ConstTensorView& wanted,
-                                 const std::optional<ConstTensorView>& weights,
-                                 const CallOptions& call) const try {
+LossResult SigmoidFocal::compute(ProcessGroup* group, const Batch& batch,
+                                 const CallOptions& options) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "alpha {}, gamma {}, reduction {}, normalize_by_positives {}, grad_scale {}, logits {}",
       o.alpha, o.gamma, word(o.reduction), o.normalize_by_positives, word(o.grad_scale),
-      name_of(given.dtype));
-  const auto make = [&](const SummedBatch& batch) {
-    const auto& logits = batch.logits;
-    const auto& targets = batch.targets;
+      name_of(batch.logits.dtype));
+  const auto make = [&](const Batch& here) {
+    const auto& logits = here.logits;
+    const auto& targets = here.targets;
     internal::losses::with_type(logits.dtype, [](auto) {});
     if (targets.dtype != logits.dtype || !(targets.shape == logits.shape))
       failf(Errc::invalid_argument,
@@ -96,7 +93,7 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     internal::losses::check_elements("targets", targets);
     const auto z = internal::losses::to_doubles(logits);
     const auto y = internal::losses::to_doubles(targets);
-    const auto w = broadcast_weights(batch);
+    const auto w = broadcast_weights(here);
     SummedParts parts;
     for (std::size_t i = 0; i < z.size(); ++i) {
       if (y[i] < 0 || y[i] > 1)
@@ -117,7 +114,7 @@ LossResult SigmoidFocal::compute(ProcessGroup* group, const ConstTensorView& giv
   };
   return sum_loss(group,
                   {"sigmoid_focal", words, o.reduction, o.grad_scale, o.normalize_by_positives},
-                  {given, wanted, weights}, call, make);
+                  batch, options, make);
 } catch (...) {
   internal::end_calls(group);
 }
@@ -131,20 +128,18 @@ SoftmaxFocal::SoftmaxFocal(const Options& options) : options_(options) {
   check_normalization(name, options.normalize_by_positives, options.reduction);
 }
 
-LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& given,
-                                 const ConstTensorView& wanted,
-                                 const std::optional<ConstTensorView>& weights,
-                                 const CallOptions& call) const try {
+LossResult SoftmaxFocal::compute(ProcessGroup* group, const Batch& batch,
+                                 const CallOptions& options) const try {
   const auto& o = options_;
   const auto words = fmt::format(
       "gamma {}, label_smoothing {}, background {}, ignore_index {}, reduction {}, "
       "normalize_by_positives {}, grad_scale {}, logits {} [*, {}], alpha {}",
       o.gamma, o.label_smoothing, o.background, o.ignore_index, word(o.reduction),
-      o.normalize_by_positives, word(o.grad_scale), name_of(given.dtype),
-      fmt::join(given.shape.row_dims(), ", "), o.alpha);
-  const auto make = [&](const SummedBatch& batch) {
-    const auto& logits = batch.logits;
-    const auto& targets = batch.targets;
+      o.normalize_by_positives, word(o.grad_scale), name_of(batch.logits.dtype),
+      fmt::join(batch.logits.shape.row_dims(), ", "), o.alpha);
+  const auto make = [&](const Batch& here) {
+    const auto& logits = here.logits;
+    const auto& targets = here.targets;
     internal::losses::with_type(logits.dtype, [](auto) {});
     const auto dims = logits.shape.dims();
     std::vector<std::int64_t> rest(dims.begin(), dims.end());
@@ -167,7 +162,7 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
     // In [N, C, *] the classes of one row are `stride` elements apart.
     const auto stride = z.empty() ? 1 : z.size() / (static_cast<std::size_t>(dims[0]) * classes);
     SummedParts parts{.each = std::vector<double>(rows), .grad = std::vector<double>(z.size())};
-    const auto w = internal::losses::weights_of(batch, targets.shape);
+    const auto w = internal::losses::weights_of(here, targets.shape);
     std::vector<double> p(classes);
     for (std::size_t i = 0; i < rows; ++i) {
       if (y[i] == o.ignore_index) continue;
@@ -199,7 +194,7 @@ LossResult SoftmaxFocal::compute(ProcessGroup* group, const ConstTensorView& giv
   };
   return sum_loss(group,
                   {"softmax_focal", words, o.reduction, o.grad_scale, o.normalize_by_positives},
-                  {given, wanted, weights}, call, make);
+                  batch, options, make);
 } catch (...) {
   internal::end_calls(group);
 }

@@ -32,18 +32,17 @@ constexpr std::size_t few_bytes = 4096;
 
 }  // namespace
 
-double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept {
-  const auto count = std::ranges::count(valid, std::uint8_t{1});
+double class_weight(Reduction reduction, const LossResult& result) noexcept {
+  const auto count = std::ranges::count(result.status, ClassStatus::valid);
   return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
-void check_batch(const RankingBatch& batch, const BatchRules& rules, bool compat) {
+void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions& pool) {
   const auto& logits = batch.logits;
   const auto rows = logits.shape.rows();
   if (rows > most_rows)
     failf(Errc::count_overflow, "{} rows; at most {} are supported", rows, most_rows);
-  check_rows(logits, batch.targets, rules.classes, rules.ignore_index,
-             rules.classes == 1 ? compat : rules.any_target);
+  check_rows(logits, batch.targets, rules.classes, rules.ignore_index, pool.other_targets);
   const auto check_flags = [&](std::string_view what, const ConstTensorView& flags) {
     if ((flags.dtype != DType::boolean && flags.dtype != DType::u8) ||
         flags.shape.numel() != rows || flags.shape.rows() != rows)
@@ -58,33 +57,26 @@ void check_batch(const RankingBatch& batch, const BatchRules& rules, bool compat
           to_string(batch.weight->shape), to_string(logits.shape), rows);
 }
 
-std::string_view words_of_arrays(const RankingBatch& batch) {
+std::string_view words_of_arrays(const Batch& batch) {
   return batch.weight ? batch.live ? ", with weights and live" : ", with weights"
          : batch.live ? ", with live"
                       : "";
 }
 
-tutti::losses::LossResult start_result(std::int64_t classes) {
+LossResult start_result(std::int64_t classes) {
   const auto n = static_cast<std::size_t>(classes);
-  tutti::losses::LossResult result;
+  LossResult result;
   result.per_class.assign(n, std::numeric_limits<double>::quiet_NaN());
-  result.valid.assign(n, 1);
-  result.status.assign(n, tutti::losses::ClassStatus::valid);
+  result.status.assign(n, ClassStatus::valid);
   return result;
 }
 
-void invalidate(tutti::losses::LossResult& result, std::size_t class_index,
-                tutti::losses::ClassStatus why) noexcept {
-  result.valid[class_index] = 0;
-  result.status[class_index] = why;
-}
-
-GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-                         RowQueue& queue, const CallOptions& call)
+GlobalBatch::GlobalBatch(ProcessGroup* group, const Batch& batch, const BatchRules& rules,
+                         RowQueue& queue, const CallOptions& options)
     : group_(queue.options().gather ? group : nullptr),
       queue_(queue),
-      call_(call),
-      staged_(group, call),
+      options_(options),
+      staged_(group, options),
       shape_(batch.logits.shape),
       dtype_(batch.logits.dtype),
       classes_(rules.classes),
@@ -92,30 +84,35 @@ GlobalBatch::GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const B
       given_(batch.weight.has_value()),
       weighted_(given_ || queue.weighted()),
       counts_(static_cast<std::size_t>(classes_ == 1 ? 2 : classes_ + 1)),
-      enqueued_(static_cast<std::size_t>(ranks())) {
+      enqueued_(static_cast<std::size_t>(ranks())) {}
+
+GlobalBatch GlobalBatch::collect(ProcessGroup* group, const Batch& batch, const BatchRules& rules,
+                                 RowQueue& queue, const CallOptions& options) {
+  GlobalBatch pool(group, batch, rules, queue, options);
   auto here = batch;
-  const PoolRows source = collect(here, rules);
-  call_.name = {};
-  auto chosen = choose(source, rules);
-  count(source, chosen, true);
-  const auto most = queue_.options().max_rows;
-  if (most > 0 && total().rows > most) {
-    draw(source, chosen);
-    count(source, chosen, false);
+  const PoolRows source = pool.gather_rows(here, rules);
+  pool.options_.name = {};
+  auto chosen = pool.choose(source, rules);
+  pool.count(source, chosen, true);
+  const auto most = queue.options().max_rows;
+  if (most > 0 && pool.total().rows > most) {
+    pool.draw(source, chosen);
+    pool.count(source, chosen, false);
   }
-  take(source, chosen);
-  weigh(rules.loss);
-  remember(here, rules);
+  pool.take(source, chosen);
+  pool.weigh(rules.loss);
+  pool.remember(here, rules);
+  return pool;
 }
 
 /// Collective. Returns the rows of all ranks if the loss needs all rows or there are few; otherwise
 /// this rank's rows. Replaces the arrays of `batch` by copies on the host.
-PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
+PoolRows GlobalBatch::gather_rows(Batch& batch, const BatchRules& rules) {
   PoolRows source;
   std::vector<ConstTensorView> arrays;
   const auto check_and_stage = [&] {
     batch = staged_.on_host(batch);
-    check_batch(batch, rules, queue_.options().reference_compat);
+    check_batch(batch, rules, queue_.options());
     queue_.check_world(rank(), ranks());
     const auto rows = shape_.rows();
     source.logits = {batch.logits.data, dtype_, {rows, classes_}};
@@ -138,7 +135,7 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
     source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(shape_.rows())}};
     return source;
   }
-  const auto options =
+  const auto words =
       fmt::format("{}, {}, logits {}{}{}", rules.options, training_ ? "training" : "evaluation",
                   name_of(dtype_), words_of_arrays(batch), queue_.state());
   const auto check_and_set_arrays = [&](GatherRequest& request) {
@@ -150,8 +147,8 @@ PoolRows GlobalBatch::collect(RankingBatch& batch, const BatchRules& rules) {
                                       .small = rules.needs_all ? GatherRequest::most : few_bytes,
                                       .only_small = !rules.needs_all,
                                       .check = check_and_set_arrays,
-                                      .agree = options},
-                                     call_);
+                                      .agree = words},
+                                     options_);
   const auto layout = gathered.layout;
   has_all_ = !gathered.data.empty();
   if (has_all_) source.hold(std::move(gathered.data));
@@ -187,9 +184,7 @@ GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules
   for (const auto& block : source.blocks) {
     const auto before = number;
     for (std::size_t i = block.live; i < block.queued; ++i) {
-      const bool counts = source.target(i) != rules.ignore_index;
-      if (counts) add(i, number);
-      if (counts || options.reference_compat) ++number;
+      if (source.target(i) != rules.ignore_index) add(i, number++);
     }
     enqueued_[static_cast<std::size_t>(block.rank)] = number - before;
   }
@@ -296,14 +291,14 @@ void GlobalBatch::weigh(std::string_view loss) {
 }
 
 /// Copies the rows that commit() adds to the queue, and reserves memory for them.
-void GlobalBatch::remember(const RankingBatch& batch, const BatchRules& rules) {
+void GlobalBatch::remember(const Batch& batch, const BatchRules& rules) {
   if (!training_ || queue_.options().queue == 0) return;
   fresh_ = queue_.newest(batch, rules.ignore_index);
   queue_.reserve(fresh_.size(), ranks());
 }
 
 void GlobalBatch::commit() noexcept {
-  if (!training_ || (queue_.options().reference_compat && total().rows == 0)) return;
+  if (!training_) return;
   queue_.count_call();
   queue_.enqueue(rank(), enqueued_, fresh_, given_);
 }
@@ -337,12 +332,9 @@ Tensor GlobalBatch::gradient(std::span<const double> numbers) {
   });
 }
 
-double GlobalBatch::scale_of(GradScale scale) const {
-  return queue_.options().reference_compat ? 1.0 : losses::scale_of(scale, group_);
-}
-
 void GlobalBatch::add_up(const TensorView& numbers) const {
-  if (!has_all_) reduce_over_ranks(group_, numbers, ReduceOp::sum, call_);
+  if (!has_all_)
+    host_call(*group_, {.kind = Operation::all_reduce, .in = numbers, .out = numbers}, options_);
 }
 
 std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<double> mine,
@@ -352,7 +344,7 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
       mine.data(), DType::f64,
       {static_cast<std::int64_t>(mine.size() / width), static_cast<std::int64_t>(width)});
   const auto all =
-      gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}}, call_);
+      gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}}, options_);
   const auto* from = static_cast<const double*>(all.data[0].data());
   return {{from, from + all.data[0].shape().numel()},
           static_cast<std::size_t>(all.layout.offset(rank()))};
@@ -362,38 +354,18 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
                                                std::span<const std::int64_t> counts) const {
   if (group_ == nullptr) return {mine.begin(), mine.end()};
   const RowLayout layout(counts);
-  const auto columns = static_cast<std::int64_t>(width);
-  std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
-  const ConstTensorView in(mine.data(), DType::f64, {layout[rank()], columns});
-  const TensorView out(all.data(), DType::f64, {layout.total(), columns});
-  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout}, call_);
-  return all;
+  const ConstTensorView in(mine.data(), DType::f64,
+                           {layout[rank()], static_cast<std::int64_t>(width)});
+  const Tensor all = all_rows(*group_, in, layout, options_);
+  return to_doubles(all);
 }
 
 std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,
                                                   const RowLayout& parts) const {
-  const RowLayout owners(own_of_ranks_);
-  // Returns the number of rows that part `r` of layout a and part `q` of layout b share.
-  const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
-    return std::max<std::int64_t>(
-        0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));
-  };
-  std::vector<std::int64_t> send;
-  std::vector<std::int64_t> receive;
-  for (int r = 0; r < ranks(); ++r) {
-    send.push_back(common(parts, rank(), owners, r));
-    receive.push_back(common(parts, r, owners, rank()));
-  }
-  std::vector<double> own(this->own() * width);
-  const auto columns = static_cast<std::int64_t>(width);
-  host_call(*group_,
-            {.kind = Operation::all_to_all,
-             .in = {mine.data(), DType::f64, {parts[rank()], columns}},
-             .out = {own.data(), DType::f64, {owners[rank()], columns}},
-             .rows = receive,
-             .send_rows = send},
-            call_);
-  return own;
+  const ConstTensorView in(mine.data(), DType::f64,
+                           {parts[rank()], static_cast<std::int64_t>(width)});
+  const Tensor own = move_rows(*group_, in, parts, RowLayout(own_of_ranks_), options_);
+  return to_doubles(own);
 }
 
 }  // namespace tutti::internal::losses

@@ -10,6 +10,7 @@
 #include <tutti/losses/ranking_loss.hpp>
 #include <tutti/row_layout.hpp>
 
+#include "losses/over_ranks.hpp"
 #include "losses/row_queue.hpp"
 #include "losses/staged.hpp"
 
@@ -17,7 +18,10 @@
 
 namespace tutti::internal::losses {
 
-using tutti::losses::RankingBatch;
+using tutti::losses::Batch;
+using tutti::losses::ClassStatus;
+using tutti::losses::LossResult;
+using tutti::losses::PoolOptions;
 using tutti::losses::Reduction;
 
 struct BatchRules {
@@ -25,24 +29,23 @@ struct BatchRules {
   std::string options{};    ///< The options in words, for comparison between ranks.
   std::int64_t classes = 1;
   std::int64_t ignore_index = 0;
-  bool needs_all = false;   ///< Every rank needs all rows.
-  bool uses_iid = false;    ///< false: all rows are independent.
-  bool any_target = false;  ///< Accepts targets that are not classes.
+  bool needs_all = false;  ///< Every rank needs all rows.
+  bool uses_iid = false;   ///< false: all rows are independent.
 };
 
 /// Checks this rank's rows, in host memory, before communicating. @throws Error.
-void check_batch(const RankingBatch& batch, const BatchRules& rules, bool compat);
+void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions& pool);
 /// Returns, in words, which of the optional arrays that all ranks or none must have are set.
-std::string_view words_of_arrays(const RankingBatch& batch);
+std::string_view words_of_arrays(const Batch& batch);
 
 /// Returns a result in which every class is valid and its loss is NaN.
-tutti::losses::LossResult start_result(std::int64_t classes);
-/// Marks a class as not valid.
-void invalidate(tutti::losses::LossResult& result, std::size_t class_index,
-                tutti::losses::ClassStatus why) noexcept;
+LossResult start_result(std::int64_t classes);
+inline bool is_valid(const LossResult& result, std::size_t class_index) noexcept {
+  return result.status[class_index] == ClassStatus::valid;
+}
 
 /// Returns the weight of each valid class in the loss.
-double class_weight(Reduction reduction, std::span<const std::uint8_t> valid) noexcept;
+double class_weight(Reduction reduction, const LossResult& result) noexcept;
 
 /// The pool of one call: the rows of this call that are not ignored, then those of the queue. A
 /// pool of more than max_rows rows is sampled.
@@ -56,8 +59,8 @@ class GlobalBatch {
   /// invalid_argument or unsupported if this rank's batch is invalid; mismatch if another rank's
   /// batch is, or if the options or queues of the ranks differ; count_overflow for more than
   /// INT32_MAX rows.
-  GlobalBatch(ProcessGroup* group, const RankingBatch& batch, const BatchRules& rules,
-              RowQueue& queue, const CallOptions& call);
+  static GlobalBatch collect(ProcessGroup* group, const Batch& batch, const BatchRules& rules,
+                             RowQueue& queue, const CallOptions& options);
 
   int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
   int ranks() const { return group_ == nullptr ? 1 : group_->size(); }
@@ -73,7 +76,7 @@ class GlobalBatch {
                          : targets_[row] == static_cast<std::int64_t>(class_index);
   }
   bool is_iid(std::size_t row) const noexcept { return iid_[row] != 0; }
-  /// True for rows of this call, without the queue and without those that RankingBatch::live masks.
+  /// True for rows of this call, without the queue and without those that Batch::live masks.
   bool is_live(std::size_t row) const noexcept {
     return row < live_ && (live_mask_.empty() || live_mask_[row] != 0);
   }
@@ -90,7 +93,7 @@ class GlobalBatch {
   /// Returns the gradient [N_r, C] in the logits' dtype, from numbers [own(), C]. Other rows get 0.
   /// Call it once; only commit() may follow.
   Tensor gradient(std::span<const double> numbers);
-  double scale_of(GradScale scale) const;
+  double scale_of(GradScale scale) const { return losses::scale_of(scale, group_); }
 
   /// Counts over all ranks: all rows, independent rows, rows of this call.
   struct Count {
@@ -137,18 +140,20 @@ class GlobalBatch {
     std::vector<std::uint32_t> rows;    // Indices in the PoolRows.
     std::vector<std::int64_t> numbers;  // Their numbers in the RowQueue.
   };
-  PoolRows collect(RankingBatch& batch, const BatchRules& rules);
+  GlobalBatch(ProcessGroup* group, const Batch& batch, const BatchRules& rules, RowQueue& queue,
+              const CallOptions& options);
+  PoolRows gather_rows(Batch& batch, const BatchRules& rules);
   Chosen choose(const PoolRows& source, const BatchRules& rules);
   void count(const PoolRows& source, const Chosen& chosen, bool and_enqueued);
   void draw(const PoolRows& source, Chosen& chosen);
   void take(const PoolRows& source, const Chosen& chosen);
   void weigh(std::string_view loss);
-  void remember(const RankingBatch& batch, const BatchRules& rules);
+  void remember(const Batch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
 
   ProcessGroup* group_;  // Null: this rank has all rows.
   RowQueue& queue_;
-  CallOptions call_;  // Without `name`, whose memory the caller owns.
+  CallOptions options_;  // Without `name`, whose memory the caller owns.
   Staged staged_;
   Shape shape_;
   DType dtype_;

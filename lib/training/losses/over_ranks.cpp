@@ -1,5 +1,6 @@
 #include "losses/over_ranks.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,51 +24,32 @@ void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& l
 
 }  // namespace
 
-template <typename T>
-std::vector<T> numbers_of_ranks(ProcessGroup* group, std::string_view loss,
-                                std::string_view options, std::size_t width,
-                                const std::function<void(std::span<T> mine)>& compute,
-                                const CallOptions& call) {
-  std::vector<T> mine(width);
+std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
+                                    std::string_view words, std::size_t width,
+                                    const std::function<void(std::span<double> mine)>& compute,
+                                    const CallOptions& options) {
+  std::vector<double> mine(width);
   if (group == nullptr) {
     named(loss, [&] { compute(mine); });
     return mine;
   }
-  const ConstTensorView row(mine.data(), tutti::dtype_of<T>, {1, static_cast<std::int64_t>(width)});
+  const ConstTensorView row(mine.data(), DType::f64, {1, static_cast<std::int64_t>(width)});
   const auto gathered = gather_host_arrays(*group,
                                            {.caller = loss,
                                             .arrays = {&row, 1},
                                             .check = [&](GatherRequest&) { compute(mine); },
-                                            .agree = options},
-                                           call);
+                                            .agree = words},
+                                           options);
   check_counts(*group, loss, gathered.layout, [](int) { return 1; });
-  const auto* all = static_cast<const T*>(gathered.data[0].data());
-  return {all, all + width * static_cast<std::size_t>(group->size())};
-}
-template std::vector<std::int64_t> numbers_of_ranks(
-    ProcessGroup*, std::string_view, std::string_view, std::size_t,
-    const std::function<void(std::span<std::int64_t>)>&, const CallOptions&);
-
-std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
-                                    std::string_view options, std::size_t width,
-                                    const std::function<void(std::span<double> mine)>& compute,
-                                    const CallOptions& call) {
-  const auto all = numbers_of_ranks(group, loss, options, width, compute, call);
-  if (group == nullptr) return all;
   std::vector<double> sums(width);
+  const auto all = gathered.data[0].values<double>();
   for (std::size_t i = 0; i < all.size(); ++i) sums[i % width] += all[i];
   return sums;
 }
 
-void reduce_over_ranks(ProcessGroup* group, const TensorView& numbers, ReduceOp op,
-                       const CallOptions& call) {
-  if (group == nullptr) return;
-  host_call(*group, {.kind = Operation::all_reduce, .in = numbers, .out = numbers, .reduce = op},
-            call);
-}
-
-RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
-                            const RowQueue& queue, std::int64_t classes, const CallOptions& call) {
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view words,
+                            const RowQueue& queue, std::int64_t classes,
+                            const CallOptions& options) {
   const auto& own = queue.own();
   if (group == nullptr) {
     named(loss, [&] { queue.check_world(0, 1); });
@@ -77,10 +59,10 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   std::vector<ConstTensorView> arrays{
       {own.scores.data(), DType::f64, {rows, classes}}, own.targets, own.iid};
   if (queue.weighted()) arrays.emplace_back(own.weights);
-  const auto state = fmt::format("classes {}, {}{}", classes, options, queue.state());
+  const auto state = fmt::format("classes {}, {}{}", classes, words, queue.state());
   const auto check = [&](GatherRequest&) { queue.check_world(group->rank(), group->size()); };
   const auto gathered = gather_host_arrays(
-      *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, call);
+      *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, options);
   check_counts(*group, loss, gathered.layout, [&](int r) { return queue.size_of(r); });
   const auto copy = [&]<typename T>(std::vector<T>& to, std::size_t array) {
     const auto values = std::as_const(gathered.data[array]).template values<T>();
@@ -103,6 +85,35 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
     first = last;
   }
   return all;
+}
+
+Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& layout,
+                const CallOptions& options) {
+  Tensor all(host_memory(), mine.shape.with_rows(layout.total()), mine.dtype);
+  host_call(group, {.kind = Operation::all_gather, .in = mine, .out = all, .rows = layout},
+            options);
+  return all;
+}
+
+Tensor move_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& from,
+                 const RowLayout& to, const CallOptions& options) {
+  // The rows that slice `r` of layout a shares with slice `q` of layout b.
+  const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
+    return std::max<std::int64_t>(
+        0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));
+  };
+  std::vector<std::int64_t> send;
+  std::vector<std::int64_t> receive;
+  for (int r = 0; r < group.size(); ++r) {
+    send.push_back(common(from, group.rank(), to, r));
+    receive.push_back(common(from, r, to, group.rank()));
+  }
+  Tensor own(host_memory(), mine.shape.with_rows(to[group.rank()]), mine.dtype);
+  host_call(
+      group,
+      {.kind = Operation::all_to_all, .in = mine, .out = own, .rows = receive, .send_rows = send},
+      options);
+  return own;
 }
 
 }  // namespace tutti::internal::losses

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <tutti/losses/ranking_loss.hpp>
+#include <tutti/row_layout.hpp>
 
 #include "group/prepare.hpp"
 #include "losses/row_queue.hpp"
@@ -23,29 +24,27 @@ void named(std::string_view loss, const Check& check) {
     throw Error(why->code(), why->message(), {.operation = std::string(loss)});
 }
 
-/// Collective. Returns `width` numbers of each rank, in rank order; T is std::int64_t or double.
-/// `compute` writes this rank's numbers; if it throws, every rank gets an Error.
-/// @throws Error mismatch if `options` (in words) or the calls of the ranks differ.
-template <typename T>
-std::vector<T> numbers_of_ranks(ProcessGroup* group, std::string_view loss,
-                                std::string_view options, std::size_t width,
-                                const std::function<void(std::span<T> mine)>& compute,
-                                const CallOptions& call);
-
-/// Collective. Does the same, and returns the sums over the ranks, added in rank order.
+/// Collective. Returns the sums of `width` numbers of each rank, added in rank order. `compute`
+/// writes this rank's numbers; if it throws, every rank gets an Error.
+/// @throws Error mismatch if `words` (the options) or the calls of the ranks differ.
 std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
-                                    std::string_view options, std::size_t width,
+                                    std::string_view words, std::size_t width,
                                     const std::function<void(std::span<double> mine)>& compute,
-                                    const CallOptions& call);
-
-/// Collective. Reduces numbers in host memory over the ranks, in place.
-void reduce_over_ranks(ProcessGroup* group, const TensorView& numbers, ReduceOp op,
-                       const CallOptions& call);
+                                    const CallOptions& options);
 
 /// Collective. Returns the rows that all ranks have in the queue, ordered by number.
-/// @throws Error mismatch if `options` (in words), the queues or the calls of the ranks differ.
-RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view options,
-                            const RowQueue& queue, std::int64_t classes, const CallOptions& call);
+/// @throws Error mismatch if `words`, the queues or the calls of the ranks differ.
+RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::string_view words,
+                            const RowQueue& queue, std::int64_t classes,
+                            const CallOptions& options);
+
+/// Collective. Returns the rows of all ranks, [layout.total(), ...]. `mine`: layout[rank] rows.
+Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& layout,
+                const CallOptions& options);
+/// Collective. Each rank passes the rows of its slice of `from`, and gets those of its slice of
+/// `to`.
+Tensor move_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& from,
+                 const RowLayout& to, const CallOptions& options);
 
 inline double scale_of(GradScale scale, const ProcessGroup* group) {
   return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;

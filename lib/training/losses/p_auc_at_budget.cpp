@@ -21,7 +21,7 @@ namespace {
 
 using internal::failf;
 using internal::losses::GlobalBatch;
-using internal::losses::invalidate;
+using internal::losses::is_valid;
 using internal::losses::Logistic;
 using internal::losses::word;
 /// A class is valid only if its tau_scale (interquartile range or band) is greater.
@@ -71,15 +71,15 @@ PAucAtBudget::PAucAtBudget(const Options& options)
   internal::losses::check_budget(name(), options.budget, options.interpolation);
 }
 
-LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
-                                 const CallOptions& call) try {
+LossResult PAucAtBudget::compute(ProcessGroup* group, const Batch& batch,
+                                 const CallOptions& options) try {
   const auto& o = options_;
   const double temperature = this->temperature();
   const bool pairwise = o.surrogate == Options::Surrogate::pairwise;
   const bool iqr = o.tau_scale == Options::Scale::iqr;
   const bool live = o.positives == Options::Positives::live;
   const bool by_weight = o.budget == Budget::weight;
-  GlobalBatch pool(
+  auto pool = internal::losses::GlobalBatch::collect(
       group, batch,
       {.loss = name(),
        .options = fmt::format(
@@ -91,9 +91,8 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
            word(o.grad_scale), o.ignore_index, by_weight ? ", budget weight" : ""),
        .classes = o.classes,
        .ignore_index = o.ignore_index,
-       .uses_iid = true,
-       .any_target = o.pool.reference_compat},
-      queue(), call);
+       .uses_iid = true},
+      queue(), options);
   const auto all_positives = [&](std::size_t c) {
     return live ? pool.total_positive(c).live : pool.total_positive(c).rows;
   };
@@ -112,14 +111,14 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   for (std::size_t c = 0; c < classes; ++c) {
     const auto negatives = pool.total().iid - pool.total_positive(c).iid;
     if (pool.total_positive(c).rows == 0)
-      invalidate(result, c, ClassStatus::no_positives);
+      result.status[c] = ClassStatus::no_positives;
     else if (negatives == 0)
-      invalidate(result, c, ClassStatus::no_negatives);
+      result.status[c] = ClassStatus::no_negatives;
     else if (all_positives(c) == 0)
-      invalidate(result, c, ClassStatus::no_live_positives);
+      result.status[c] = ClassStatus::no_live_positives;
     else if (!(mass_of(c) > 0))
-      invalidate(result, c, ClassStatus::no_weight);
-    if (result.valid[c] == 0) continue;
+      result.status[c] = ClassStatus::no_weight;
+    if (!is_valid(result, c)) continue;
     const bool all = o.basis == Options::Basis::population;
     for (std::size_t i = 0; i < pool.rows(); ++i)
       if (pool.is_iid(i) && (all || !pool.is_positive(i, c))) {
@@ -141,10 +140,10 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       lists, {o.interpolation, o.budget, pool.in_float()}, add_up, add_up);
   std::vector<Band> bands(classes);
   for (std::size_t c = 0; c < classes; ++c) {
-    if (result.valid[c] == 0) continue;
+    if (!is_valid(result, c)) continue;
     const auto& t = found[c];
     if (t.empty()) {
-      invalidate(result, c, ClassStatus::no_weight);
+      result.status[c] = ClassStatus::no_weight;
       continue;
     }
     auto& band = bands[c];
@@ -152,7 +151,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     band.t_beta = t[1];
     const double scale = iqr ? t[2] - t[3] : t[0] - t[1];
     if (!(scale > least_scale)) {
-      invalidate(result, c, ClassStatus::no_spread);
+      result.status[c] = ClassStatus::no_spread;
       continue;
     }
     band.tau = temperature * scale;
@@ -163,7 +162,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   if (pairwise) {
     std::vector<double> mine;
     for (std::size_t c = 0; c < classes; ++c)
-      for (std::size_t i = 0; result.valid[c] != 0 && i < pool.rows(); ++i) {
+      for (std::size_t i = 0; is_valid(result, c) && i < pool.rows(); ++i) {
         const double s = pool.scores(c)[i];
         if (pool.is_positive(i, c) || s < bands[c].t_beta || s > bands[c].t_alpha) continue;
         bands[c].own.push_back(i);
@@ -176,8 +175,8 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
       band.scores.push_back(all_scores[2 * k + 1]);
     }
     for (std::size_t c = 0; c < classes; ++c)
-      if (result.valid[c] != 0 && bands[c].scores.empty())
-        invalidate(result, c, ClassStatus::empty_band);
+      if (is_valid(result, c) && bands[c].scores.empty())
+        result.status[c] = ClassStatus::empty_band;
   }
 
   // Computes for each class the weighted sum of the values of this rank's positives and the sum of
@@ -191,7 +190,7 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
     return grad[(row - pool.first_own()) * classes + c];
   };
   for (std::size_t c = 0; c < classes; ++c) {
-    if (result.valid[c] == 0) continue;
+    if (!is_valid(result, c)) continue;
     auto& band = bands[c];
     const auto scores = pool.scores(c);
     const double mass = mass_of(c);
@@ -245,11 +244,11 @@ LossResult PAucAtBudget::compute(ProcessGroup* group, const RankingBatch& batch,
   for (const auto& band : bands) sums.insert(sums.end(), band.slopes.begin(), band.slopes.end());
   pool.add_up(sums);
 
-  const double share = internal::losses::class_weight(o.reduction, result.valid);
+  const double share = internal::losses::class_weight(o.reduction, result);
   std::size_t slopes = width * classes;
   for (std::size_t c = 0; c < classes; ++c) {
     const auto& band = bands[c];
-    if (result.valid[c] == 0) {
+    if (!is_valid(result, c)) {
       slopes += band.slopes.size();
       continue;
     }

@@ -81,58 +81,58 @@ void RankingLoss::reset_queue() noexcept {
   queue_->reset();
 }
 
-std::string RankingLoss::save(ProcessGroup& group, const CallOptions& call) const {
-  return save_over(&group, call);
+std::string RankingLoss::save(ProcessGroup& group, const CallOptions& options) const {
+  return save_over(&group, options);
 }
 
 std::string RankingLoss::save() const {
   return save_over(nullptr, {});
 }
 
-std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& call) const try {
+std::string RankingLoss::save_over(ProcessGroup* group, const CallOptions& options) const try {
   if (!gathers()) group = nullptr;
   const auto all = internal::losses::gather_queue(
-      group, name_, fmt::format("temperature {}", temperature_), *queue_, classes_, call);
+      group, name_, fmt::format("temperature {}", temperature_), *queue_, classes_, options);
   return std::string(name_) + '\n' + queue_->save(all, temperature_);
 } catch (...) {
   internal::end_calls(group);
 }
 
-void RankingLoss::enqueue_over(ProcessGroup* group, const RankingBatch& batch,
-                               const CallOptions& call) try {
-  internal::losses::Staged staged(group, call);
+void RankingLoss::enqueue_over(ProcessGroup* group, const Batch& batch,
+                               const CallOptions& options) try {
+  internal::losses::Staged staged(group, options);
   if (!gathers()) group = nullptr;
   const int rank = group == nullptr ? 0 : group->rank();
   const int ranks = group == nullptr ? 1 : group->size();
-  const bool compat = queue_->options().reference_compat;
   RowQueue::Rows newest;
   const auto check_and_count = [&](std::span<double> counts) {
     const auto here = staged.on_host(batch);
-    internal::losses::check_batch(
-        here, {.classes = classes_, .ignore_index = ignore_index_, .any_target = compat}, compat);
+    internal::losses::check_batch(here, {.classes = classes_, .ignore_index = ignore_index_},
+                                  queue_->options());
     if (here.weight) (void)internal::losses::check_weights(*here.weight);
     queue_->check_world(rank, ranks);
     newest = queue_->newest(here, ignore_index_);
     queue_->reserve(newest.size(), ranks);
     const auto* targets = static_cast<const std::int64_t*>(here.targets.data);
     const auto rows = here.logits.shape.rows();
-    counts[static_cast<std::size_t>(rank)] = static_cast<double>(
-        compat ? rows : rows - std::count(targets, targets + rows, ignore_index_));
+    counts[static_cast<std::size_t>(rank)] =
+        static_cast<double>(rows - std::count(targets, targets + rows, ignore_index_));
   };
   const auto words =
       fmt::format("enqueue, classes {}, ignore_index {}{}{}", classes_, ignore_index_,
                   internal::losses::words_of_arrays(batch), queue_->state());
   const auto sums = internal::losses::sums_over_ranks(
-      group, name_, words, static_cast<std::size_t>(ranks), check_and_count, call);
+      group, name_, words, static_cast<std::size_t>(ranks), check_and_count, options);
   const std::vector<std::int64_t> counts(sums.begin(), sums.end());
   queue_->enqueue(rank, counts, newest, batch.weight.has_value());
 } catch (...) {
   internal::end_calls(group);
 }
 
-QueuedRows RankingLoss::rows_over(ProcessGroup* group, const CallOptions& call) const try {
+QueuedRows RankingLoss::rows_over(ProcessGroup* group, const CallOptions& options) const try {
   if (!gathers()) group = nullptr;
-  auto all = internal::losses::gather_queue(group, name_, "queued rows", *queue_, classes_, call);
+  auto all =
+      internal::losses::gather_queue(group, name_, "queued rows", *queue_, classes_, options);
   return {std::move(all.scores), std::move(all.targets), std::move(all.iid),
           std::move(all.weights)};
 } catch (...) {
@@ -147,14 +147,14 @@ void RankingLoss::load(std::string_view state) {
   load_as(0, 1, state);
 }
 
-void RankingLoss::set_group(ProcessGroup& group, const CallOptions& call) try {
+void RankingLoss::set_group(ProcessGroup& group, const CallOptions& options) try {
   auto mine = queue_->save_own(temperature_);
   internal::losses::named(name_, [&] {
     if (gathers()) {
-      const auto state = queue_->merge(all_gather_bytes(group, mine, call));
+      const auto state = queue_->merge(all_gather_bytes(group, mine, options));
       temperature_ = queue_->load(state, group.rank(), group.size());
     } else {  // The queue of each rank has all rows.
-      broadcast_bytes(group, mine, 0, call);
+      broadcast_bytes(group, mine, 0, options);
       temperature_ = queue_->load(queue_->merge(std::span(&mine, 1)), 0, 1);
     }
   });

@@ -14,7 +14,7 @@ namespace losses {
 namespace {
 
 using internal::failf;
-using internal::losses::invalidate;
+using internal::losses::is_valid;
 using internal::losses::Logistic;
 using internal::losses::word;
 
@@ -30,11 +30,11 @@ RecallAtQuantile::RecallAtQuantile(const Options& options)
   internal::losses::check_budget(name(), options.budget, options.interpolation);
 }
 
-LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& batch,
-                                     const CallOptions& call) try {
+LossResult RecallAtQuantile::compute(ProcessGroup* group, const Batch& batch,
+                                     const CallOptions& options) try {
   const auto& o = options_;
   const double temperature = this->temperature();
-  internal::losses::GlobalBatch pool(
+  auto pool = internal::losses::GlobalBatch::collect(
       group, batch,
       {.loss = name(),
        .options = fmt::format(
@@ -44,7 +44,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
            word(o.grad_scale), o.ignore_index, o.budget == Budget::weight ? ", budget weight" : ""),
        .classes = o.classes,
        .ignore_index = o.ignore_index},
-      queue(), call);
+      queue(), options);
   const auto classes = static_cast<std::size_t>(o.classes);
   auto result = internal::losses::start_result(o.classes);
 
@@ -54,10 +54,10 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
   std::vector<internal::losses::Quantiles> lists(classes);
   for (std::size_t c = 0; c < classes; ++c) {
     if (pool.total_positive(c).rows == 0)
-      invalidate(result, c, ClassStatus::no_positives);
+      result.status[c] = ClassStatus::no_positives;
     else if (!(pool.positive_mass(c).rows > 0))
-      invalidate(result, c, ClassStatus::no_weight);
-    if (result.valid[c] == 0) continue;
+      result.status[c] = ClassStatus::no_weight;
+    if (!is_valid(result, c)) continue;
     lists[c] = {pool.scores(c), pool.total().rows, {1 - o.quantile}, weights};
   }
   const auto add_up = [&](auto numbers) { pool.add_up(numbers); };
@@ -67,7 +67,7 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
   std::vector<double> recalled(classes);
   std::vector<double> grad(pool.own() * classes);
   for (std::size_t c = 0; c < classes; ++c) {
-    if (result.valid[c] == 0) continue;
+    if (!is_valid(result, c)) continue;
     const double threshold = found[c][0];
     const auto scores = pool.scores(c);
     const double mass = pool.positive_mass(c).rows;
@@ -81,9 +81,9 @@ LossResult RecallAtQuantile::compute(ProcessGroup* group, const RankingBatch& ba
     }
   }
   pool.add_up(recalled);
-  const double share = internal::losses::class_weight(o.reduction, result.valid);
+  const double share = internal::losses::class_weight(o.reduction, result);
   for (std::size_t c = 0; c < classes; ++c) {
-    if (result.valid[c] == 0) continue;
+    if (!is_valid(result, c)) continue;
     result.per_class[c] = 1 - recalled[c] / pool.positive_mass(c).rows;
     result.loss += share * result.per_class[c];
   }

@@ -16,9 +16,7 @@
 namespace tutti::internal::losses {
 namespace {
 
-constexpr std::string_view magic = "TUTTUQ02";
-/// The format of queues with weights other than 1, which follow the other rows.
-constexpr std::string_view weighted_magic = "TUTTUQ03";
+constexpr std::string_view magic = "TUTTUQ03";
 
 bool is_weighted(std::span<const double> weights) {
   return std::ranges::any_of(weights, [](double weight) { return weight != 1; });
@@ -65,7 +63,7 @@ std::int64_t RowQueue::size_of(int rank) const noexcept {
 
 std::string RowQueue::state() const {
   std::string words;
-  if (options_.reference_compat) words += ", reference_compat";
+  if (options_.other_targets) words += ", other_targets";
   if (options_.queue != 0)
     words +=
         fmt::format(", queue {} of {} rows (history {:016x})", options_.queue, size(), history_);
@@ -83,31 +81,26 @@ void RowQueue::check_world(int rank, int ranks) const {
         rank_, ranks_, rank, ranks);
 }
 
-RowQueue::Rows RowQueue::newest(const tutti::losses::RankingBatch& batch,
+RowQueue::Rows RowQueue::newest(const tutti::losses::Batch& batch,
                                 std::int64_t ignore_index) const {
   const auto* targets = static_cast<const std::int64_t*>(batch.targets.data);
   const auto* iid = static_cast<const std::uint8_t*>(batch.iid.data);
   std::vector<std::uint32_t> rows;
   for (std::int64_t i = batch.logits.shape.rows(); i-- > 0 && std::ssize(rows) < options_.queue;)
-    if (targets[i] != ignore_index || options_.reference_compat)
-      rows.push_back(static_cast<std::uint32_t>(i));
+    if (targets[i] != ignore_index) rows.push_back(static_cast<std::uint32_t>(i));
   std::ranges::reverse(rows);
   Rows newest;
-  // The reference stores floats.
-  const auto stored = [this](double value) {
-    return options_.reference_compat ? static_cast<double>(static_cast<float>(value)) : value;
-  };
   with_type(batch.logits.dtype, [&]<typename T>(T) {
     const auto* logits = static_cast<const T*>(batch.logits.data);
     for (const auto row : rows)
       for (std::int64_t c = 0; c < classes_; ++c)
-        newest.scores.push_back(stored(to_double(logits[row * classes_ + c])));
+        newest.scores.push_back(to_double(logits[row * classes_ + c]));
   });
   const auto weights = batch.weight ? to_doubles(*batch.weight) : std::vector<double>();
   for (const auto row : rows) {
     newest.targets.push_back(targets[row]);
     newest.iid.push_back(iid == nullptr || iid[row] != 0 ? 1 : 0);
-    newest.weights.push_back(batch.weight ? stored(weights[row]) : 1);
+    newest.weights.push_back(batch.weight ? weights[row] : 1);
   }
   return newest;
 }
@@ -181,23 +174,20 @@ std::string RowQueue::save(const Rows& all, double temperature) const {
   out.reserve(6 * sizeof(double) + all.scores.size() * sizeof(double) + all.size() * 17);
   out.i64(classes_).i64(options_.queue).i64(calls_).i64(next_).f64(temperature);
   out.i64(static_cast<std::int64_t>(all.size()));
-  out.numbers(all.scores).numbers(all.targets).numbers(all.iid);
-  if (!is_weighted(all.weights)) return seal(magic, out);
-  return seal(weighted_magic, out.numbers(all.weights));
+  out.numbers(all.scores).numbers(all.targets).numbers(all.iid).numbers(all.weights);
+  return seal(magic, out);
 }
 
 double RowQueue::load(std::string_view state, int rank, int ranks) {
-  const bool weighted = state.starts_with(weighted_magic);
-  auto opened = unseal(weighted ? weighted_magic : magic, "saved state of a ranking loss", state);
+  auto opened = unseal(magic, "saved state of a ranking loss", state);
   auto& in = opened.content;
   const auto classes = in.i64();
   const auto queue = in.i64();
   if (classes != classes_ || queue != options_.queue)
-    failf(
-        Errc::invalid_argument,
-        "the saved loss has rows of {} numbers (classes, or the features of all sides) and a queue "
-        "of {} rows, this loss has rows of {} and a queue of {}; they must be equal",
-        classes, queue, classes_, options_.queue);
+    failf(Errc::invalid_argument,
+          "the saved loss has {} classes and a queue of {} rows, this loss has {} and a queue of "
+          "{}; they must be equal",
+          classes, queue, classes_, options_.queue);
   RowQueue made(classes_, options_);
   made.calls_ = in.i64();
   made.next_ = in.i64();
@@ -232,8 +222,7 @@ double RowQueue::load(std::string_view state, int rank, int ranks) {
   take_part(made.own_.targets, 1);
   take_part(made.own_.iid, 1);
   // The weights of all ranks, so that every rank knows where there are some.
-  auto weights = std::vector<double>(static_cast<std::size_t>(rows), 1);
-  if (weighted) weights = in.numbers<double>(static_cast<std::uint64_t>(rows));
+  const auto weights = in.numbers<double>(static_cast<std::uint64_t>(rows));
   in.end();
   if (!std::ranges::all_of(weights, [](double w) { return w >= 0 && std::isfinite(w); }))
     fail_damaged();

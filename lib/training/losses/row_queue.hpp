@@ -59,8 +59,8 @@ class RowQueue {
   void check_world(int rank, int ranks) const;
 
   /// Returns the last rows of a batch in host memory, as many as the queue can hold. Leaves out
-  /// ignored rows, unless reference_compat is set.
-  Rows newest(const tutti::losses::RankingBatch& batch, std::int64_t ignore_index) const;
+  /// ignored rows.
+  Rows newest(const tutti::losses::Batch& batch, std::int64_t ignore_index) const;
   /// Allocates memory, so that enqueue() cannot fail.
   void reserve(std::size_t rows, int ranks);
   /// Counts a call in training.

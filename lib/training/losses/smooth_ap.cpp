@@ -17,7 +17,7 @@ namespace {
 
 using internal::losses::GlobalBatch;
 using internal::losses::in_parallel;
-using internal::losses::invalidate;
+using internal::losses::is_valid;
 using internal::losses::SoftRank;
 using internal::losses::word;
 
@@ -56,20 +56,20 @@ SmoothAp::SmoothAp(const Options& options)
                     options.threads);
 }
 
-LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
-                             const CallOptions& call) try {
+LossResult SmoothAp::compute(ProcessGroup* group, const Batch& batch,
+                             const CallOptions& options) try {
   const double temperature = this->temperature();
-  GlobalBatch pool(group, batch,
-                   {.loss = name(),
-                    .options = fmt::format(
-                        "classes {}, temperature {}, reduction {}, grad_scale {}, ignore_index {}",
-                        options_.classes, temperature, word(options_.reduction),
-                        word(options_.grad_scale), options_.ignore_index),
-                    .classes = options_.classes,
-                    .ignore_index = options_.ignore_index,
-                    .needs_all = true,
-                    .any_target = options_.pool.reference_compat},
-                   queue(), call);
+  auto pool = internal::losses::GlobalBatch::collect(
+      group, batch,
+      {.loss = name(),
+       .options =
+           fmt::format("classes {}, temperature {}, reduction {}, grad_scale {}, ignore_index {}",
+                       options_.classes, temperature, word(options_.reduction),
+                       word(options_.grad_scale), options_.ignore_index),
+       .classes = options_.classes,
+       .ignore_index = options_.ignore_index,
+       .needs_all = true},
+      queue(), options);
   const int size = pool.ranks();
   const auto classes = static_cast<std::size_t>(options_.classes);
 
@@ -82,11 +82,11 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
     const auto index = static_cast<std::int64_t>(c);
     const auto& soft = ranks.emplace_back(pool.scores(c), pool.positives(c), temperature);
     if (soft.anchors() == 0 || soft.anchors() == soft.rows())
-      invalidate(result, c,
-                 soft.anchors() == 0 ? ClassStatus::no_positives : ClassStatus::no_negatives);
+      result.status[c] =
+          soft.anchors() == 0 ? ClassStatus::no_positives : ClassStatus::no_negatives;
     else if (!(pool.positive_mass(c).rows > 0))
-      invalidate(result, c, ClassStatus::no_weight);
-    if (result.valid[c] == 0) continue;
+      result.status[c] = ClassStatus::no_weight;
+    if (!is_valid(result, c)) continue;
     for (int r = 0; r < size; ++r) {
       const auto [first, last] = share(soft, index, r, size);
       counts[static_cast<std::size_t>(r)] += static_cast<std::int64_t>(last - first);
@@ -110,7 +110,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   std::vector<std::size_t> next(static_cast<std::size_t>(size));
   for (std::size_t r = 1; r < next.size(); ++r)
     next[r] = next[r - 1] + static_cast<std::size_t>(counts[r - 1]);
-  const double weight = internal::losses::class_weight(options_.reduction, result.valid);
+  const double weight = internal::losses::class_weight(options_.reduction, result);
   // If the numbers of rows differ too much between ranks, the ranks compute equal parts of all rows
   // and send the results to the ranks that own the rows.
   const RowLayout owners(pool.own_of_ranks());
@@ -125,7 +125,7 @@ LossResult SmoothAp::compute(ProcessGroup* group, const RankingBatch& batch,
   std::iota(numbers.begin(), numbers.end(), static_cast<std::uint32_t>(first_row));
   std::vector<SoftRank::Slopes> slopes(rows);
   for (std::size_t c = 0; c < classes; ++c) {
-    if (result.valid[c] == 0) continue;
+    if (!is_valid(result, c)) continue;
     const auto& soft = ranks[c];
     const auto anchors = soft.anchors();
     std::vector<double> a(anchors);

@@ -47,7 +47,7 @@ ConstTensorView Staged::logits(const ConstTensorView& logits, std::string_view w
   return host;
 }
 
-tutti::losses::RankingBatch Staged::on_host(const tutti::losses::RankingBatch& batch) {
+tutti::losses::Batch Staged::on_host(const tutti::losses::Batch& batch) {
   auto host = batch;
   host.logits = logits(batch.logits);
   host.targets = on_host("targets", batch.targets);

@@ -19,8 +19,8 @@ namespace tutti::internal::losses {
 class Staged {
  public:
   /// A null group requires that all arrays are on the host.
-  Staged(ProcessGroup* group, const CallOptions& call) noexcept
-      : group_(group), stream_(call.stream) {}
+  Staged(ProcessGroup* group, const CallOptions& options) noexcept
+      : group_(group), stream_(options.stream) {}
 
   /// Returns the array in host memory; an array on the group's device is copied. @throws Error
   /// unsupported if it is on any other device, or if it must be copied while the stream is
@@ -31,7 +31,7 @@ class Staged {
   ConstTensorView logits(const ConstTensorView& logits, std::string_view what = "logits");
   /// True if the logits are on the host.
   bool is_host() const noexcept { return logits_.device.type == DeviceType::cpu; }
-  tutti::losses::RankingBatch on_host(const tutti::losses::RankingBatch& batch);
+  tutti::losses::Batch on_host(const tutti::losses::Batch& batch);
 
   /// Returns an array with the shape, dtype and device of the logits. `fill` writes the content to
   /// host memory, which may be the memory of the staged logits.

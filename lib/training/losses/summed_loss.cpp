@@ -26,7 +26,7 @@ Softmax softmax(std::span<const double> logits, std::size_t stride, std::size_t 
   return {most + std::log(sum), others};
 }
 
-std::vector<double> weights_of(const SummedBatch& batch, const Shape& shape) {
+std::vector<double> weights_of(const Batch& batch, const Shape& shape) {
   if (!batch.weight) return std::vector<double>(static_cast<std::size_t>(shape.numel()), 1);
   if (!(batch.weight->shape == shape))
     failf(Errc::invalid_argument, "weights are {}, targets {}; they must have the same shape",
@@ -34,11 +34,10 @@ std::vector<double> weights_of(const SummedBatch& batch, const Shape& shape) {
   return check_weights(*batch.weight);
 }
 
-tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
-                                   const SummedBatch& batch, const CallOptions& call,
-                                   const MakeParts& make) {
+tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss, const Batch& batch,
+                                   const CallOptions& options, const MakeParts& make) {
   SummedParts parts;
-  Staged staged(group, call);
+  Staged staged(group, options);
   const auto compute = [&](std::span<double> mine) {
     auto here = batch;
     here.logits = staged.logits(batch.logits);
@@ -49,8 +48,8 @@ tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
     mine[1] = parts.count;
     mine[2] = parts.positives;
   };
-  const auto options = loss.options + (batch.weight ? ", with weights" : "");
-  const auto sums = sums_over_ranks(group, loss.name, options, 3, compute, call);
+  const auto words = loss.options + (batch.weight ? ", with weights" : "");
+  const auto sums = sums_over_ranks(group, loss.name, words, 3, compute, options);
   constexpr double nothing = std::numeric_limits<double>::infinity();
   // Without positives the terms of the others are divided by 1.
   const double divisor = loss.reduction != Reduction::mean ? 1.0

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +14,8 @@
 // Losses that are a sum of independent terms, one for each row or element.
 
 namespace tutti::internal::losses {
+
+using tutti::losses::Batch;
 
 /// log(1 + e^z).
 inline double softplus(double z) {
@@ -39,13 +40,6 @@ struct SummedParts {
   double positives = 0;  ///< The same divisor with normalize_by_positives.
 };
 
-/// The arrays of a call.
-struct SummedBatch {
-  ConstTensorView logits{};
-  ConstTensorView targets{};
-  std::optional<ConstTensorView> weight{};
-};
-
 struct SummedLoss {
   std::string_view name{};
   std::string options{};  ///< The options in words, for comparison between ranks.
@@ -55,17 +49,16 @@ struct SummedLoss {
 };
 
 /// Computes this rank's terms from arrays on the host.
-using MakeParts = std::function<SummedParts(const SummedBatch& batch)>;
+using MakeParts = std::function<SummedParts(const Batch& batch)>;
 
 /// Collective. Adds the terms of all ranks and scales this rank's gradient. If `parts` throws,
 /// every rank gets an Error; ranks of which only some have weights get Error mismatch. If the
 /// divisor is 0, loss and gradient are 0. A null group means a single process.
-tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss,
-                                   const SummedBatch& batch, const CallOptions& call,
-                                   const MakeParts& parts);
+tutti::losses::LossResult sum_loss(ProcessGroup* group, const SummedLoss& loss, const Batch& batch,
+                                   const CallOptions& options, const MakeParts& parts);
 
 /// Returns the checked weights of the terms, which have the shape `shape`; 1 without weights.
 /// @throws Error invalid_argument.
-std::vector<double> weights_of(const SummedBatch& batch, const Shape& shape);
+std::vector<double> weights_of(const Batch& batch, const Shape& shape);
 
 }  // namespace tutti::internal::losses

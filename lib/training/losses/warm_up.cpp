@@ -89,12 +89,12 @@ void mix(Tensor& to, double weight, const Tensor& other) {
 
 /// Collective. Throws on every rank unless `position`, the place in the schedule, is equal on all
 /// ranks and `check` passes on all.
-void agree(ProcessGroup* group, const std::string& position, const CallOptions& call,
+void agree(ProcessGroup* group, const std::string& position, const CallOptions& options,
            const std::function<void()>& check = {}) {
   const auto checked = [&](std::span<double>) {
     if (check) check();
   };
-  (void)internal::losses::sums_over_ranks(group, "warm_up", position, 0, checked, call);
+  (void)internal::losses::sums_over_ranks(group, "warm_up", position, 0, checked, options);
 }
 
 constexpr std::string_view magic = "TUTTUW02";
@@ -169,22 +169,22 @@ void WarmUp::start_step(std::int64_t step) {
 WarmUp::WarmUp(const CrossEntropy& warm_up, std::unique_ptr<RankingLoss> main,
                const Options& options)
     : WarmUp(
-          [warm_up](ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
-            return group == nullptr ? warm_up(batch) : warm_up(*group, batch, call);
+          [warm_up](ProcessGroup* group, const Batch& batch, const CallOptions& options) {
+            return group == nullptr ? warm_up(batch) : warm_up(*group, batch, options);
           },
           std::move(main), options) {}
 
 /// Copies device arrays to the host once, for both losses.
-LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
-                           const CallOptions& call) try {
-  internal::losses::Staged staged(group, call);
+LossResult WarmUp::compute(ProcessGroup* group, const Batch& batch,
+                           const CallOptions& options) try {
+  internal::losses::Staged staged(group, options);
   auto here = batch;
   if (!main_->gathers()) group = nullptr;  // The first loss then sees only this rank's rows too.
   // This rank then calls no loss. Its peers get the error in the first exchange of the loss that
   // they call.
   if (const auto why = internal::refusal_of([&] { here = staged.on_host(batch); }))
-    agree(group, {}, call, [&] { throw Error(*why); });
-  auto result = mixed(group, here, call);
+    agree(group, {}, options, [&] { throw Error(*why); });
+  auto result = mixed(group, here, options);
   const auto device = batch.logits.device;
   if (device.type == DeviceType::cpu || result.grad.device() == device) return result;
   check_gradient(result.grad, here.logits);
@@ -196,12 +196,11 @@ LossResult WarmUp::compute(ProcessGroup* group, const RankingBatch& batch,
   internal::end_calls(group);
 }
 
-LossResult WarmUp::main_loss(ProcessGroup* group, const RankingBatch& batch,
-                             const CallOptions& call) {
-  return group == nullptr ? (*main_)(batch) : (*main_)(*group, batch, call);
+LossResult WarmUp::main_loss(ProcessGroup* group, const Batch& batch, const CallOptions& options) {
+  return group == nullptr ? (*main_)(batch) : (*main_)(*group, batch, options);
 }
 
-LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const CallOptions& call) {
+LossResult WarmUp::mixed(ProcessGroup* group, const Batch& batch, const CallOptions& options) {
   const double weight = main_weight();
   if (!schedule_.stepped && (counts_steps() || !in_warm_up()) && !std::exchange(warned_, true))
     options_.logger(
@@ -210,22 +209,22 @@ LossResult WarmUp::mixed(ProcessGroup* group, const RankingBatch& batch, const C
                     "where phases are counted in epochs",
                     in_warm_up() ? std::string("the warm-up does not end")
                                  : fmt::format("the temperature stays {}", temperature())));
-  if (in_warm_up()) return warm_up_(group, batch, call);
-  if (weight >= 1) return main_loss(group, batch, call);
+  if (in_warm_up()) return warm_up_(group, batch, options);
+  if (weight >= 1) return main_loss(group, batch, options);
   // Compares the weights, because two losses run in this phase. In a phase with one loss, its own
   // exchange detects ranks that run the other loss.
-  agree(group, fmt::format("main weight {}", weight), call);
-  const LossResult first = warm_up_(group, batch, call);
-  agree(group, "the first loss's gradient", call,
+  agree(group, fmt::format("main weight {}", weight), options);
+  const LossResult first = warm_up_(group, batch, options);
+  agree(group, "the first loss's gradient", options,
         [&] { check_gradient(first.grad, batch.logits); });
-  LossResult result = main_loss(group, batch, call);
+  LossResult result = main_loss(group, batch, options);
   result.loss = weight * result.loss + (1 - weight) * first.loss;
   mix(result.grad, weight, first.grad);
   return result;
 }
 
-std::string WarmUp::save(ProcessGroup& group, const CallOptions& call) const {
-  return save_over(&group, call);
+std::string WarmUp::save(ProcessGroup& group, const CallOptions& options) const {
+  return save_over(&group, options);
 }
 
 std::string WarmUp::save() const {
@@ -253,25 +252,25 @@ Schedule read_schedule(internal::Reader& in) {
 
 }  // namespace
 
-std::string WarmUp::save_over(ProcessGroup* group, const CallOptions& call) const {
+std::string WarmUp::save_over(ProcessGroup* group, const CallOptions& options) const {
   const auto& now = schedule_;
   agree(group,
         fmt::format("epoch {}, step {}, switch {} at step {}", now.epoch, now.step,
                     static_cast<int>(now.to_main), now.switch_step),
-        call);
+        options);
   internal::Writer out;
   out.u8(counts_steps() ? 1 : 0);
   write_schedule(out, now);
-  out.raw(group == nullptr ? main_->save() : main_->save(*group, call));
+  out.raw(group == nullptr ? main_->save() : main_->save(*group, options));
   return internal::seal(magic, out);
 }
 
-void WarmUp::set_group(ProcessGroup& group, const CallOptions& call) {
+void WarmUp::set_group(ProcessGroup& group, const CallOptions& options) {
   internal::Writer out;
   write_schedule(out, schedule_);
   std::string of_first(out.view());
-  broadcast_bytes(group, of_first, 0, call);
-  main_->set_group(group, call);
+  broadcast_bytes(group, of_first, 0, options);
+  main_->set_group(group, options);
   internal::Reader in(of_first, Errc::backend, "the schedule of rank 0");
   schedule_ = read_schedule<Schedule>(in);
 }

@@ -133,7 +133,7 @@ void check_share(std::string_view what, std::span<const double> values) {
 
 BinaryMetrics compute(ProcessGroup& group, std::string_view caller, const ScoredRows& rows,
                       std::span<const double> precisions, std::span<const double> quantiles,
-                      const CallOptions& call, const std::function<void()>& fill = {}) try {
+                      const CallOptions& options, const std::function<void()>& fill = {}) try {
   const auto words = fmt::format("{} weights, precisions [{}], quantiles [{}]",
                                  rows.weighted() ? "with" : "without", fmt::join(precisions, ", "),
                                  fmt::join(quantiles, ", "));
@@ -142,7 +142,7 @@ BinaryMetrics compute(ProcessGroup& group, std::string_view caller, const Scored
     check_share("quantile", quantiles);
     if (fill) fill();
   };
-  const ScoreCounts counts(group, caller, words, check, rows, call);
+  const ScoreCounts counts(group, caller, words, check, rows, options);
   std::vector<Quantile> found;
   std::vector<Int128> numbers{auroc_of(counts), average_precision_of(counts)};
   for (const double p : precisions) numbers.push_back(retrieved_at(counts, p));
@@ -171,37 +171,37 @@ BinaryMetrics compute(ProcessGroup& group, std::string_view caller, const Scored
 }  // namespace
 
 BinaryMetrics binary_metrics(ProcessGroup& group, const ScoredRows& rows,
-                             const BinaryOptions& options, const CallOptions& call) {
-  return compute(group, "binary_metrics", rows, options.precisions, options.quantiles, call);
+                             const BinaryOptions& further, const CallOptions& options) {
+  return compute(group, "binary_metrics", rows, further.precisions, further.quantiles, options);
 }
 
-double auroc(ProcessGroup& group, const ScoredRows& rows, const CallOptions& call) {
-  return compute(group, "auroc", rows, {}, {}, call).auroc;
+double auroc(ProcessGroup& group, const ScoredRows& rows, const CallOptions& options) {
+  return compute(group, "auroc", rows, {}, {}, options).auroc;
 }
 
-double average_precision(ProcessGroup& group, const ScoredRows& rows, const CallOptions& call) {
-  return compute(group, "average_precision", rows, {}, {}, call).average_precision;
+double average_precision(ProcessGroup& group, const ScoredRows& rows, const CallOptions& options) {
+  return compute(group, "average_precision", rows, {}, {}, options).average_precision;
 }
 
 double recall_at_precision(ProcessGroup& group, const ScoredRows& rows, double precision,
-                           const CallOptions& call) {
-  return compute(group, "recall_at_precision", rows, {&precision, 1}, {}, call).recalls[0];
+                           const CallOptions& options) {
+  return compute(group, "recall_at_precision", rows, {&precision, 1}, {}, options).recalls[0];
 }
 
 std::vector<double> quantiles(ProcessGroup& group, const ScoredRows& rows,
-                              std::span<const double> q, const CallOptions& call) {
-  return compute(group, "quantiles", rows, {}, q, call).quantiles;
+                              std::span<const double> q, const CallOptions& options) {
+  return compute(group, "quantiles", rows, {}, q, options).quantiles;
 }
 
 std::vector<double> quantiles(ProcessGroup& group, const ConstTensorView& values,
-                              std::span<const double> q, const CallOptions& call) {
+                              std::span<const double> q, const CallOptions& options) {
   ScoredRows rows;
   const auto fill = [&] {
     const auto n = values.shape.numel();
     const std::vector<std::uint8_t> targets(static_cast<std::size_t>(n));
     rows.add({values.data, values.dtype, {n}, values.device}, targets);
   };
-  return compute(group, "quantiles", rows, {}, q, call, fill).quantiles;
+  return compute(group, "quantiles", rows, {}, q, options, fill).quantiles;
 }
 
 }  // namespace metrics

@@ -60,7 +60,7 @@ double largest_weight(const Entries& entries) {
 /// `total` entries, and sends every entry to its rank. Replaces `largest` by the largest of all
 /// ranks.
 Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& entries,
-                 std::int64_t total, double& largest, const CallOptions& call) {
+                 std::int64_t total, double& largest, const CallOptions& options) {
   const auto ranks = static_cast<std::size_t>(group.size());
   // The same distance on every rank: a rank has samples in proportion to its entries.
   constexpr std::size_t samples_per_range = 64;
@@ -68,7 +68,8 @@ Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& en
   std::vector<std::uint64_t> mine{std::bit_cast<std::uint64_t>(largest)};
   for (auto i = apart / 2; i < entries.size(); i += apart) mine.push_back(entries[i].key);
   const ConstTensorView view(mine);
-  const auto gathered = gather_host_arrays(group, {.caller = caller, .arrays = {&view, 1}}, call);
+  const auto gathered =
+      gather_host_arrays(group, {.caller = caller, .arrays = {&view, 1}}, options);
   const auto all = gathered.data[0].values<std::uint64_t>();
   std::vector<std::uint64_t> samples;
   for (int r = 0; r < group.size(); ++r) {
@@ -91,7 +92,8 @@ Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& en
     sent.push_back(last - first);
     first = last;
   }
-  host_call(group, {.kind = Operation::all_to_all, .in = sent, .out = received}, call, {}, caller);
+  host_call(group, {.kind = Operation::all_to_all, .in = sent, .out = received}, options, {},
+            caller);
   Entries own;
   const auto prepare = [&](Op& op) {
     const RowLayout layout(received);
@@ -101,7 +103,7 @@ Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& en
   host_call(
       group,
       {.kind = Operation::all_to_all, .in = view_of(entries), .rows = received, .send_rows = sent},
-      call, prepare, caller);
+      options, prepare, caller);
   return own;
 }
 
@@ -109,8 +111,8 @@ Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& en
 
 ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::string_view words,
                          const std::function<void()>& check, const tutti::metrics::ScoredRows& rows,
-                         const CallOptions& call)
-    : group_(group), caller_(caller), call_(call) {
+                         const CallOptions& options)
+    : group_(group), caller_(caller), options_(options) {
   Entries entries;
   ConstTensorView view;
   const auto check_rows = [&](GatherRequest& request) {
@@ -121,7 +123,7 @@ ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::stri
     request.arrays = {&view, 1};
   };
   const auto gathered = gather_host_arrays(
-      group, {.caller = caller, .only_small = true, .check = check_rows, .agree = words}, call);
+      group, {.caller = caller, .only_small = true, .check = check_rows, .agree = words}, options);
   double largest = largest_weight(entries);
   if (!gathered.data.empty()) {
     const auto* all = static_cast<const Entry*>(gathered.data[0].data());
@@ -130,7 +132,7 @@ ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::stri
     largest = largest_weight(entries);
   } else if (group.size() > 1) {
     has_all_ = false;
-    entries = exchange(group, caller, entries, gathered.layout.total(), largest, call);
+    entries = exchange(group, caller, entries, gathered.layout.total(), largest, options);
     sort(entries);
   }
 
@@ -171,7 +173,8 @@ ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::stri
 
 std::vector<Int128> ScoreCounts::gather(std::span<const Int128> mine) const {
   const ConstTensorView row(mine.data(), DType::u64, {1, 2 * std::ssize(mine)});
-  const auto gathered = gather_host_arrays(group_, {.caller = caller_, .arrays = {&row, 1}}, call_);
+  const auto gathered =
+      gather_host_arrays(group_, {.caller = caller_, .arrays = {&row, 1}}, options_);
   std::vector<Int128> all(mine.size() * static_cast<std::size_t>(group_.size()));
   std::memcpy(all.data(), gathered.data[0].data(), gathered.data[0].bytes());
   return all;

@@ -31,7 +31,7 @@ class ScoreCounts {
   /// differ.
   ScoreCounts(ProcessGroup& group, std::string_view caller, std::string_view words,
               const std::function<void()>& check, const tutti::metrics::ScoredRows& rows,
-              const CallOptions& call);
+              const CallOptions& options);
 
   /// The steps of this rank's range of scores, ascending, after one with the sums of all lower
   /// scores. Every rank has all steps if they are few.
@@ -48,7 +48,7 @@ class ScoreCounts {
 
   ProcessGroup& group_;
   std::string_view caller_;
-  CallOptions call_;
+  CallOptions options_;
   bool has_all_ = true;
   std::vector<Step> steps_{};
   Step total_{};

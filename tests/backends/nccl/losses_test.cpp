@@ -5,9 +5,7 @@
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 #include <tutti/losses/sup_con.hpp>
 #include <tutti/losses/warm_up.hpp>
 
@@ -25,13 +23,13 @@ extern const BackendEntry entry;
 namespace tutti::test::nccl_double {
 namespace {
 
+using losses::Batch;
 using losses::LossResult;
 using losses::PoolOptions;
-using losses::RankingBatch;
 
 /// A loss with its state.
 struct Loss {
-  std::function<LossResult(ProcessGroup*, const RankingBatch&, const CallOptions&)> call;
+  std::function<LossResult(ProcessGroup*, const Batch&, const CallOptions&)> call;
   std::function<std::string(ProcessGroup*, const CallOptions&)> save{};
 };
 /// Calls `loss` over the group, or as one process if `group` is null.
@@ -46,7 +44,6 @@ struct Kind {
   std::int64_t classes = 3;
   bool float_targets = false;  ///< Like the logits, 0 to 1.
   std::int64_t rows = 7;       ///< About so many per rank.
-  bool same_rows = false;      ///< On every rank.
 };
 
 template <typename Ranking, typename Options>
@@ -85,8 +82,8 @@ Kind focal_kind(const char* name, bool float_targets) {
   return {name,
           [] {
             return Loss{[](auto* group, const auto& batch, const auto& call) {
-              return over(Focal({.reduction = losses::Reduction::none}), group, call, batch.logits,
-                          batch.targets);
+              return over(Focal({.reduction = losses::Reduction::none}), group, call,
+                          Batch{batch.logits, batch.targets});
             }};
           },
           3, float_targets};
@@ -109,27 +106,24 @@ void plain_product(const losses::MatrixProduct& p) {
 /// A loss over features: the logits are anchors, and candidates too if it has some.
 template <typename Features, typename Options>
 Kind feature_kind(const char* name, Options options) {
-  options.queue = {.rows = 9, .dims = 3};
   options.engine.gemm = plain_product;
   return {name, [options] {
             const auto loss = std::make_shared<Features>(options);
             return Loss{[loss](auto* group, const auto& batch, const auto& call) {
-                          losses::FeatureBatch features;
-                          features.anchors = batch.logits;
-                          if constexpr (std::is_same_v<Features, losses::SupCon>)
-                            features.labels = batch.targets;
-                          else
-                            features.candidates = batch.logits;
-                          features.weight = batch.weight;
-                          features.training = batch.training;
-                          auto got = over(*loss, group, call, features);
-                          LossResult result;
-                          result.loss = got.loss;
-                          result.grad = std::move(got.grad_anchors);
-                          result.per_class = {got.grad_scale};
-                          return result;
-                        },
-                        [loss](auto* group, const auto& call) { return loss->save(*group, call); }};
+              losses::FeatureBatch features;
+              features.anchors = batch.logits;
+              if constexpr (std::is_same_v<Features, losses::SupCon>)
+                features.labels = batch.targets;
+              else
+                features.candidates = batch.logits;
+              features.weight = batch.weight;
+              auto got = over(*loss, group, call, features);
+              LossResult result;
+              result.loss = got.loss;
+              result.grad = std::move(got.grad_anchors);
+              result.per_class = {got.grad_logit_scale};
+              return result;
+            }};
           }};
 }
 
@@ -161,23 +155,10 @@ std::vector<Kind> kinds() {
                        batch);
          }};
        }},
-      ranking_kind<losses::SquaredAuc>("squared_auc",
-                                       losses::SquaredAucOptions{.classes = 3, .pool = pool}),
-      ranking_kind<losses::SquaredAuc>("squared_auc of many rows", losses::SquaredAucOptions{},
-                                       600),
-      {"sharded_cross_entropy",
-       [] {
-         return Loss{[](auto* group, const auto& batch, const auto& call) {
-           const losses::ShardedCrossEntropy loss({.label_smoothing = 0.1});
-           return batch.weight ? over(loss, group, call, batch.logits, batch.targets, *batch.weight)
-                               : over(loss, group, call, batch.logits, batch.targets);
-         }};
-       },
-       3, false, 7, true},
       focal_kind<losses::SigmoidFocal>("sigmoid_focal", true),
       focal_kind<losses::SoftmaxFocal>("softmax_focal", false),
       warm_up_kind(),
-      feature_kind<losses::Clip>("clip", losses::ClipOptions{.scale = 2}),
+      feature_kind<losses::Clip>("clip", losses::ClipOptions{.logit_scale = 2}),
       feature_kind<losses::SupCon>("sup_con", losses::SupConOptions{.temperature = 0.5}),
   };
 }
@@ -193,7 +174,6 @@ struct Rows {
 
 /// Uneven; in every call another rank has none.
 Rows rows_of(const Kind& kind, int rank, int ranks, int call) {
-  if (kind.same_rows) rank = 0;
   const std::int64_t n = (rank + call) % ranks == 0 && ranks > 1
                              ? 0
                              : kind.rows + kind.rows * rank * (call % 2) / 2 + 1;
@@ -214,7 +194,7 @@ Rows rows_of(const Kind& kind, int rank, int ranks, int call) {
   return rows;
 }
 
-RankingBatch view_of(const Kind& kind, const Rows& rows, bool training = true) {
+Batch view_of(const Kind& kind, const Rows& rows, bool training = true) {
   const Shape shape{std::ssize(rows.targets), kind.classes};
   return {view(std::span(rows.logits), shape),
           kind.float_targets ? view(std::span(rows.shares), shape) : ConstTensorView(rows.targets),
@@ -225,7 +205,7 @@ RankingBatch view_of(const Kind& kind, const Rows& rows, bool training = true) {
 struct Outcome {
   double loss = 0;
   std::vector<double> terms{};  ///< Of classes, rows or elements.
-  std::vector<std::uint8_t> valid{};
+  std::vector<losses::ClassStatus> status{};
   std::vector<float> grad{};
 
   bool is(const Outcome& other) const {
@@ -234,7 +214,7 @@ struct Outcome {
              (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
     };
     return std::memcmp(&loss, &other.loss, sizeof loss) == 0 && same(terms, other.terms) &&
-           same(valid, other.valid) && same(grad, other.grad);
+           same(status, other.status) && same(grad, other.grad);
   }
 };
 
@@ -271,8 +251,8 @@ class OnDevice {
          static_cast<std::size_t>(words), takes_);
     return {data.data, array.dtype, array.shape, device};
   }
-  RankingBatch put(const RankingBatch& batch) {
-    RankingBatch there{put(batch.logits), put(batch.targets), put(batch.iid), batch.training};
+  Batch put(const Batch& batch) {
+    Batch there{put(batch.logits), put(batch.targets), put(batch.iid), batch.training};
     if (batch.weight) there.weight = put(*batch.weight);
     return there;
   }
@@ -338,7 +318,7 @@ Outcomes call_all(ProcessGroup* group, int rank, int ranks, Where where, const M
       }
       const auto got = loss.call(group, batch, options);
       all.calls.push_back({got.loss, got.per_class.empty() ? got.per_element : got.per_class,
-                           got.valid, read_gradient(at, got.grad, batch.logits)});
+                           got.status, read_gradient(at, got.grad, batch.logits)});
     }
     if (loss.save) all.states.push_back(loss.save(group, options));
   }

@@ -197,7 +197,7 @@ struct Batch {
       for (double& s : sum) s += *g++ * v;
     return sum;
   }
-  losses::RankingBatch batch() const {
+  losses::Batch batch() const {
     return {.logits = view(logits, {std::ssize(targets), classes}), .targets = targets};
   }
   std::vector<double> x;

@@ -1,8 +1,5 @@
 #include <tutti/ddp/local_sgd.hpp>
 
-#include <cmath>
-#include <optional>
-
 #include "conformance/ddp/hook_steps.hpp"
 
 namespace tutti::test {
@@ -132,62 +129,6 @@ TEST_P(LocalSgd, ModelsOfAllSizesAndDtypesAreAveraged) {
     for (std::size_t i = 0; i < arrays.size(); ++i)
       EXPECT_TRUE(same(arrays[i].read(), want[i])) << "parameter " << i;
   });
-}
-
-// The first average is the plain mean. Half of the averages follow a checkpoint.
-TEST_P(LocalSgd, AnOuterOptimizerUpdatesByTheMeanChange) {
-  struct Case {
-    DType dtype;
-    ddp::OuterOptimizer outer;
-    double tolerance;  // Of values below 4, for some roundings.
-  };
-  for (const auto& [dtype, outer, tolerance] :
-       {Case{DType::f64, {}, 1e-14}, Case{DType::f32, {0.5, 0.75, false}, 4e-6},
-        Case{DType::bf16, {1, 0.5, true}, 0.1}, Case{DType::f64, {1, 0, false}, 1e-14}})
-    on_ranks(
-        world(), [&, &dtype = dtype, &outer = outer, &tolerance = tolerance](ProcessGroup& group) {
-          const auto own = [&](int rank, int round, std::size_t id) {
-            return std::sin(rank + 3 * round + 5 * static_cast<double>(id)) / 4;
-          };
-          std::optional<PeriodicModelAverager> averager;
-          averager.emplace(group, 2, 1, outer);
-          double values[] = {0, 0};  // Of the parameters [3] and [1], each with equal elements.
-          double start[] = {0, 0};
-          double v[] = {0, 0};
-          for (int step = 0; step < 12; ++step) {
-            std::vector<Buffer> arrays;
-            for (std::size_t id = 0; id < 2; ++id) {
-              Array array(dtype, {id == 0 ? 3 : 1});
-              for (std::int64_t i = 0; i < array.numel(); ++i)
-                put(array, i, values[id] + own(group.rank(), step, id));
-              arrays.emplace_back(group, array);
-            }
-            const bool averages = averager->average(std::vector<TensorView>{arrays[0], arrays[1]});
-            EXPECT_EQ(averages, step % 2 == 1);
-            if (!averages) continue;
-            for (std::size_t id = 0; id < 2; ++id) {
-              double mean = 0;
-              for (int rank = 0; rank < group.size(); ++rank)
-                mean += (values[id] + own(rank, step, id)) / group.size();
-              const double delta = start[id] - mean;
-              if (step == 1) {
-                values[id] = mean;
-              } else {
-                v[id] = outer.momentum * v[id] + delta;
-                values[id] = start[id] -
-                             outer.lr * (outer.nesterov ? delta + outer.momentum * v[id] : v[id]);
-              }
-              start[id] = values[id];
-              const Array got = arrays[id].read();
-              for (std::int64_t i = 0; i < got.numel(); ++i)
-                EXPECT_NEAR(get(got, i), values[id], tolerance)
-                    << "parameter " << id << ", step " << step;
-            }
-            const std::string state = averager->save();
-            averager.emplace(group, 2, 1, outer);
-            averager->load(state);
-          }
-        });
 }
 
 TEST_P(LocalSgd, RefusesIntegers) {

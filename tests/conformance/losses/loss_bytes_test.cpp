@@ -1,8 +1,6 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
-#include <tutti/losses/sharded_cross_entropy.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 
 #include <random>
 
@@ -13,8 +11,8 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::PAucAtBudget;
-using losses::RankingBatch;
 using losses::RecallAtQuantile;
 using losses::SmoothAp;
 
@@ -31,7 +29,7 @@ struct OneClassRows {
       targets.push_back(i % 16 < positives ? 1 : 0);
     }
   }
-  RankingBatch part(int rank, int ranks) const {
+  Batch part(int rank, int ranks) const {
     const auto n = logits.size() / index(ranks);
     return {std::span(logits).subspan(index(rank) * n, n),
             std::span(targets).subspan(index(rank) * n, n)};
@@ -57,7 +55,7 @@ class BytesOfLosses : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, BytesOfLosses, testing::ValuesIn(worlds()), CaseName());
 
 template <typename Loss>
-Sent sent_by(Loss loss, ProcessGroup& group, const RankingBatch& batch) {
+Sent sent_by(Loss loss, ProcessGroup& group, const Batch& batch) {
   const auto before = group.trace().size();
   loss(group, batch);
   return Sent(group, before);
@@ -125,38 +123,6 @@ TEST_P(BytesOfLosses, PAucSendsCountsAndOfPairsTheBand) {
     EXPECT_NEAR(static_cast<double>(sent.of(Operation::all_reduce)),
                 static_cast<double>(counts + kinds + 3 * 8) + 8 * static_cast<double>(band),
                 8.0 * 2);
-  });
-}
-
-TEST_P(BytesOfLosses, SquaredAucSendsSevenNumbers) {
-  const World& world = GetParam();
-  const OneClassRows rows(1600 * world.size);
-  on_fresh_ranks(world, [&](ProcessGroup& group) {
-    if (group.size() == 1) return;
-    const auto sent = sent_by(losses::SquaredAuc(), group, rows.part(group.rank(), group.size()));
-    EXPECT_EQ(sent.of(Operation::all_reduce), (6 + group.size()) * 8);
-    EXPECT_EQ(sent.of(Operation::all_gather), 0);
-    EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
-    EXPECT_EQ(sent.calls, 3);
-  });
-}
-
-TEST_P(BytesOfLosses, ShardedCrossEntropySendsFourNumbersPerRow) {
-  constexpr std::int64_t rows = 2000;
-  constexpr std::int64_t classes = 50;
-  const std::vector<float> logits(rows * classes, 1);
-  const std::vector<std::int64_t> targets(rows, 3);
-  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
-    for (const bool smooth : {false, true}) {
-      const losses::ShardedCrossEntropy loss({.label_smoothing = smooth ? 0.1 : 0});
-      const auto before = group.trace().size();
-      loss(group, view(std::span(logits), {rows, classes}), targets);
-      const Sent sent(group, before);
-      EXPECT_EQ(sent.of(Operation::all_reduce), (smooth ? 24 + 32 : 16 + 16) * rows);
-      EXPECT_EQ(sent.of(Operation::all_gather), 0);
-      EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
-      EXPECT_EQ(sent.calls, 3);
-    }
   });
 }
 

@@ -27,7 +27,7 @@ struct LossRows {
     std::vector<T> logits;
     std::vector<std::int64_t> targets;
 
-    losses::RankingBatch view() const {
+    losses::Batch view() const {
       return {{logits.data(), dtype_of<T>, {std::ssize(targets), classes}}, targets};
     }
   };

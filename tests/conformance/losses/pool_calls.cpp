@@ -7,7 +7,6 @@
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
 #include <tutti/losses/smooth_ap.hpp>
-#include <tutti/losses/squared_auc.hpp>
 
 #include "support/call_loss.hpp"
 
@@ -83,13 +82,6 @@ RankingKind recall_kind() {
           }};
 }
 
-RankingKind squared_auc_kind() {
-  return {"squared_auc", [](std::int64_t classes, const PoolOptions& pool) {
-            return std::make_unique<losses::SquaredAuc>(
-                losses::SquaredAucOptions{.classes = classes, .margin = 0.5, .pool = pool});
-          }};
-}
-
 namespace {
 
 RankingKind p_auc_kind(const char* name, PAucAtBudgetOptions options) {
@@ -120,7 +112,7 @@ RankingKind live_kind() {
 }
 
 std::vector<RankingKind> ranking_kinds() {
-  return {smooth_ap_kind(), recall_kind(), trapezoid_kind(), pairwise_kind(), squared_auc_kind()};
+  return {smooth_ap_kind(), recall_kind(), trapezoid_kind(), pairwise_kind()};
 }
 
 PoolRows PoolSequence::rows(std::size_t call) const {
@@ -149,10 +141,10 @@ PoolOutcome call_pool(RankingLoss& loss, ProcessGroup* group, const PoolRows& ro
   const std::vector<float> narrow(rows.logits.begin(), rows.logits.end());
   const auto logits =
       in_float ? view(std::span(narrow), shape) : view(std::span(rows.logits), shape);
-  losses::RankingBatch batch{logits, rows.targets, rows.iid, training};
+  losses::Batch batch{logits, rows.targets, rows.iid, training};
   if (rows.weights) batch.weight = *rows.weights;
   const auto got = call_loss(loss, group, batch);
-  PoolOutcome outcome{got.loss, got.per_class, got.valid, got.status, {}, loss.queued()};
+  PoolOutcome outcome{got.loss, got.per_class, got.status, {}, loss.queued()};
   EXPECT_EQ(got.grad.shape(), shape);
   EXPECT_EQ(got.grad.dtype(), logits.dtype);
   for (std::int64_t i = 0; i < shape.numel(); ++i)
@@ -220,11 +212,10 @@ void expect_part(const PoolOutcome& got, const PoolOutcome& want, const ProcessG
   // Tolerance: ranks sum in another order; floats are rounded at the end.
   const double tolerance = sequence.in_float ? 1e-5 : 1e-12;
   EXPECT_NEAR(got.loss, want.loss, tolerance);
-  EXPECT_EQ(got.valid, want.valid);
   EXPECT_EQ(got.status, want.status);
   EXPECT_EQ(got.queued, want.queued);
   for (std::size_t c = 0; c < got.per_class.size(); ++c) {
-    if (want.valid[c] == 0)
+    if (want.status[c] != losses::ClassStatus::valid)
       EXPECT_TRUE(std::isnan(got.per_class[c]));
     else
       EXPECT_NEAR(got.per_class[c], want.per_class[c], tolerance);

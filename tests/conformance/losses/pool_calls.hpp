@@ -46,7 +46,6 @@ struct RankingKind {
 };
 RankingKind smooth_ap_kind(double temperature = 0.05);
 RankingKind recall_kind();
-RankingKind squared_auc_kind();
 RankingKind trapezoid_kind();
 RankingKind pairwise_kind();
 RankingKind live_kind();  ///< pAUC of the positives of the call.
@@ -76,7 +75,6 @@ PoolSequence pool_sequence(std::int64_t classes, std::int64_t queue, bool large)
 struct PoolOutcome {
   double loss = 0;
   std::vector<double> per_class{};
-  std::vector<std::uint8_t> valid{};
   std::vector<losses::ClassStatus> status{};
   std::vector<double> grad{};
   std::int64_t queued = 0;

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include <tutti/losses/smooth_ap.hpp>
@@ -15,7 +14,6 @@ namespace tutti::test {
 namespace {
 
 using losses::PoolOptions;
-using losses::RankingBatch;
 using losses::RankingLoss;
 
 /// This rank's rows of a call.
@@ -35,60 +33,15 @@ class PoolRefusalsOfSeveral : public PoolRefusals {};
 INSTANTIATE_TEST_SUITE_P(Worlds, PoolRefusalsOfSeveral, testing::ValuesIn(worlds_of_several()),
                          CaseName());
 
-TEST_P(PoolRefusals, AMistakeOfOneRankLeavesNoTrace) {
-  struct Mistake {
-    const char* text;
-    std::function<void(PoolRows& rows, Shape& shape)> make;
-  };
-  constexpr double infinity = std::numeric_limits<double>::infinity();
-  const Mistake mistakes[] = {
-      {"logits[1, 2] is nan", [](auto& rows, auto&) { rows.logits[5] = std::nan(""); }},
-      {"logits[0, 0] is -inf", [](auto& rows, auto&) { rows.logits[0] = -infinity; }},
-      {"targets[1] is 3", [](auto& rows, auto&) { rows.targets[1] = 3; }},
-      {"targets are", [](auto& rows, auto&) { rows.targets.pop_back(); }},
-      {"iid is u8", [](auto& rows, auto&) { rows.iid.pop_back(); }},
-      {"logits are",
-       [](auto&, auto& shape) {
-         shape = {shape.rows() * 3, 1};
-       }},
-  };
-  for (const auto& kind : {smooth_ap_kind(), recall_kind()}) {
-    SCOPED_TRACE(kind.name);
-    const bool large = kind.name == "recall_at_quantile";
-    PoolSequence sequence{.classes = 3, .calls = {}, .large = large};
-    sequence.calls.assign(5, {.rows = large ? 1200 : 16});
-    const PoolOptions pool{.queue = 20, .max_rows = large ? 400 : 15};
-    const auto want = alone(sequence, kind, pool);
-    on_ranks(world(), [&](ProcessGroup& group) {
-      const auto loss = kind.make(3, pool);
-      const auto expect_refused = [&](const Mistake& mistake) {
-        auto mine = part_of(sequence, 4, group);  // Even: every rank has rows.
-        Shape shape{mine.count(), 3};
-        const bool mistaken = group.rank() == last();
-        if (mistaken) mistake.make(mine, shape);
-        const auto queued = loss->queued();
-        expect_error(
-            mistaken ? Errc::invalid_argument : Errc::mismatch, {kind.name, mistake.text}, [&] {
-              (*loss)(group, {{mine.logits.data(), DType::f64, shape}, mine.targets, mine.iid});
-            });
-        EXPECT_EQ(loss->queued(), queued);
-      };
-      expect_calls(*loss, group, sequence, want, 0, 1);
-      for (const auto& mistake : mistakes) expect_refused(mistake);
-      expect_calls(*loss, group, sequence, want, 1, 3);
-    });
-  }
-}
-
 TEST_P(PoolRefusals, TheRightCallAfterAWrongOneGivesWhatItWouldHaveGiven) {
   const auto sequence = pool_sequence(3, 20, false);
   const PoolOptions pool{.queue = 20, .max_rows = 15, .seed = 8};
-  for (const auto& kind : {smooth_ap_kind(), pairwise_kind()}) {
+  for (const auto& kind : {smooth_ap_kind(), recall_kind(), pairwise_kind()}) {
     const auto want = alone(sequence, kind, pool);
     on_ranks(world(), [&](ProcessGroup& group) {
       const auto loss = kind.make(3, pool);
       for (std::size_t i = 0; i < sequence.calls.size(); ++i) {
-        auto wrong = make_pool_rows(4, 3, 1);
+        auto wrong = make_pool_rows(i % 2 == 0 ? 4 : 900, 3, 1);  // In one message, and not.
         if (group.rank() == last()) wrong.logits[3] = std::nan("");
         expect_error({Errc::invalid_argument, Errc::mismatch}, {"logits[1, 0] is nan"},
                      [&] { call_pool(*loss, &group, wrong); });
@@ -122,7 +75,7 @@ TEST_P(PoolRefusalsOfSeveral, RanksThatDisagreeOfWhatACallIsAreRefused) {
     for (const Pair& pair : {Pair{{.queue = 20}, {.queue = 21}, "queue 21"},
                              {{.max_rows = 20}, {.max_rows = 19}, "max_rows 19"},
                              {{.max_rows = 9}, {.max_rows = 9, .seed = 6}, "seed 6"},
-                             {{}, {.reference_compat = true}, "reference_compat"}}) {
+                             {{}, {.other_targets = true}, "other_targets"}}) {
       const auto differs = recall_kind().make(1, odd ? pair.other : pair.mine);
       expect_error(Errc::mismatch, {"recall_at_quantile", pair.text},
                    [&] { call_pool(*differs, &group, mine); });

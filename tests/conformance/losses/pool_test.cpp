@@ -13,6 +13,7 @@
 namespace tutti::test {
 namespace {
 
+using losses::ClassStatus;
 using losses::PoolOptions;
 
 class PoolOf : public testing::TestWithParam<World> {
@@ -63,18 +64,6 @@ TEST_P(PoolOf, PositivesOfTheCallAloneAreThoseOfOneProcess) {
     if (large) sequence.calls.resize(2);
     const PoolOptions pool{.queue = 30};
     expect_sequence(sequence, live_kind(), pool, alone(sequence, live_kind(), pool));
-  }
-}
-
-TEST_P(PoolOf, ReproducesTheQueueOfTheReferenceForAnySplit) {
-  const PoolOptions pool{.queue = 20, .reference_compat = true};
-  for (const auto& kind : {recall_kind(), pairwise_kind()}) {
-    const auto sequence = pool_sequence(1, 20, false);
-    auto want = alone(sequence, kind, pool);
-    // expect_part() expects W times the gradient; the reference does not have this factor.
-    for (auto& call : want)
-      for (double& g : call.grad) g /= world().size;
-    expect_sequence(sequence, kind, pool, want);
   }
 }
 
@@ -295,23 +284,6 @@ TEST_P(PoolOf, ALossThatBeganAloneGathersOnceThereIsAGroup) {
   }
 }
 
-TEST(PoolAlone, WhereNothingCountsThereIsNoLossAndNoGradient) {
-  const PoolRows none = make_pool_rows(0, 3, 1);
-  PoolRows ignored = make_pool_rows(6, 3, 1);
-  std::ranges::fill(ignored.targets, losses::default_ignore_index);
-  for (const auto& kind : ranking_kinds())
-    for (const auto& rows : {none, ignored}) {
-      const auto loss = kind.make(3, {.queue = 4, .max_rows = 2});
-      const auto got = call_pool(*loss, nullptr, rows);
-      EXPECT_EQ(got.loss, 0);
-      EXPECT_FALSE(std::signbit(got.loss));
-      EXPECT_EQ(got.valid, (std::vector<std::uint8_t>{0, 0, 0}));
-      for (const double value : got.per_class) EXPECT_TRUE(std::isnan(value));
-      EXPECT_EQ(got.grad, std::vector<double>(rows.logits.size()));
-      EXPECT_EQ(got.queued, 0);
-    }
-}
-
 TEST(PoolAlone, RowsOfTheQueueCountWhereTheCallHasNone) {
   const auto rows = make_pool_rows(40, 1, 8);
   for (const auto& kind : ranking_kinds()) {
@@ -319,7 +291,7 @@ TEST(PoolAlone, RowsOfTheQueueCountWhereTheCallHasNone) {
     const auto want = call_pool(*loss, nullptr, rows);
     const auto got = call_pool(*loss, nullptr, make_pool_rows(0, 1, 1));
     EXPECT_NEAR(got.loss, want.loss, 1e-12) << kind.name;
-    EXPECT_EQ(got.valid, want.valid);
+    EXPECT_EQ(got.status, want.status);
     EXPECT_TRUE(got.grad.empty());
   }
 }
@@ -329,7 +301,7 @@ TEST(PoolAlone, ScoresThatAreAllTiedHaveALossWhereItIsDefined) {
   std::ranges::fill(rows.logits, 0.25);
   for (const auto& kind : ranking_kinds()) {
     const auto got = call_pool(*kind.make(1, {.queue = 5}), nullptr, rows);
-    EXPECT_EQ(got.valid[0], kind.name.starts_with("p_auc") ? 0 : 1) << kind.name;
+    EXPECT_EQ(got.status[0] == ClassStatus::valid, !kind.name.starts_with("p_auc")) << kind.name;
     EXPECT_TRUE(std::isfinite(got.loss));
     for (const double g : got.grad) EXPECT_TRUE(std::isfinite(g));
   }
@@ -366,19 +338,16 @@ TEST(PoolAlone, QueuedScoresThatDoNotFitAreRefused) {
   }
 }
 
-TEST(PoolAlone, TargetsOutsideOfTheClassesCountAsTheReferenceHasThem) {
+TEST(PoolAlone, TargetsOutsideOfTheClassesAreRefusedOrNegativesOfAll) {
   PoolRows rows = make_pool_rows(30, 3, 6);
   rows.targets[0] = 9;
   rows.targets[1] = -3;
   for (const auto& kind : ranking_kinds()) {
     expect_error(Errc::invalid_argument, {"targets[0] is 9"},
                  [&] { call_pool(*kind.make(3, {}), nullptr, rows); });
-    const auto compatible = kind.make(3, {.reference_compat = true});
-    if (kind.name == "recall_at_quantile" || kind.name == "squared_auc")
-      expect_error(Errc::invalid_argument, {"targets[0] is 9"},
-                   [&] { call_pool(*compatible, nullptr, rows); });
-    else
-      EXPECT_EQ(call_pool(*compatible, nullptr, rows).valid, (std::vector<std::uint8_t>{1, 1, 0}));
+    const auto status = call_pool(*kind.make(3, {.other_targets = true}), nullptr, rows).status;
+    EXPECT_EQ(status,
+              (std::vector{ClassStatus::valid, ClassStatus::valid, ClassStatus::no_positives}));
   }
 }
 

@@ -9,14 +9,13 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::PoolOptions;
 using losses::QueuedRows;
-using losses::RankingBatch;
 using losses::RankingLoss;
 
-RankingBatch batch_of(const PoolRows& rows) {
-  RankingBatch batch{view(std::span(rows.logits), {rows.count(), rows.classes}), rows.targets,
-                     rows.iid};
+Batch batch_of(const PoolRows& rows) {
+  Batch batch{view(std::span(rows.logits), {rows.count(), rows.classes}), rows.targets, rows.iid};
   if (rows.weights) batch.weight = *rows.weights;
   return batch;
 }

@@ -12,10 +12,10 @@
 namespace tutti::test {
 namespace {
 
+using losses::Batch;
 using losses::Budget;
 using losses::ClassStatus;
 using losses::PoolOptions;
-using losses::RankingBatch;
 
 RankingKind recall_by_weight() {
   return {"recall by weight", [](std::int64_t classes, const PoolOptions& pool) {
@@ -127,7 +127,7 @@ TEST(WeightedBudgetAlone, TheBudgetIsAShareOfTheWeight) {
   const std::vector<double> weights{1, 1, 1, 1, 4};
   losses::RecallAtQuantile by_weight({.quantile = 0.5, .budget = Budget::weight});
   losses::RecallAtQuantile by_rows({.quantile = 0.5});
-  RankingBatch batch{logits, targets};
+  Batch batch{logits, targets};
   EXPECT_NEAR(by_rows(batch).loss, 0.5, 1e-12);  // θ is 3.
   EXPECT_NEAR(by_weight(batch).loss, 0.5, 1e-12);
   batch.weight = weights;

@@ -192,9 +192,9 @@ static void test_options(tutti_group* alone) {
   REFUSED(tutti_loss_create("cross_entropy", "classes=2 weight=", &loss), "'' is not a number");
   OK(tutti_loss_create("cross_entropy", "classes=2 weight=1,2", &loss));
   OK(tutti_loss_free(loss));
-  OK(tutti_loss_create("smooth_ap", "gather=true reference_compat=false", &loss));
+  OK(tutti_loss_create("smooth_ap", "gather=true other_targets=false", &loss));
   OK(tutti_loss_free(loss));
-  OK(tutti_loss_create("smooth_ap", "gather=1 reference_compat=0", &loss));
+  OK(tutti_loss_create("smooth_ap", "gather=1 other_targets=0", &loss));
   OK(tutti_loss_free(loss));
 }
 

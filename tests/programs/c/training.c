@@ -178,46 +178,6 @@ static void test_kind(const world* w, const rows* all, const char* kind, const c
   OK(tutti_loss_free(alone));
 }
 
-/* The ranks share the classes of the same rows; rank r has r + 2 of them. */
-static void test_sharded(const world* w) {
-  enum { classes = MAX_RANKS * (MAX_RANKS + 3) / 2 };
-  double logits[3 * classes], mine[3 * (MAX_RANKS + 1)];
-  int64_t targets[3] = {0, 1, -100};
-  const int64_t own = w->rank + 2, all = (int64_t)w->size * (w->size + 3) / 2;
-  const int64_t first = (int64_t)w->rank * (w->rank + 3) / 2;
-  tutti_array arrays[2], gradient, whole;
-  tutti_batch batch;
-  tutti_loss* loss = NULL;
-  tutti_result *result = NULL, *expected = NULL;
-  double value = -1, one = -2;
-  for (int64_t i = 0; i < 3 * all; ++i) logits[i] = cos(5.0 * (double)i);
-  for (int64_t row = 0; row < 3; ++row)
-    memcpy(mine + row * own, logits + row * all + first, (size_t)own * sizeof(double));
-  OK(tutti_loss_create("sharded_cross_entropy", "label_smoothing=0.1", &loss));
-  TUTTI_INIT(batch);
-  batch.logits = &arrays[0];
-  batch.targets = &arrays[1];
-  arrays[1] = tutti_vector(targets, TUTTI_I64, 3);
-  arrays[0] = tutti_vector(mine, TUTTI_F64, 3);
-  arrays[0].ndim = 2;
-  arrays[0].dims[1] = own;
-  OK(tutti_loss_evaluate(loss, w->group, &batch, NULL, &value, &result));
-  arrays[0].data = logits;
-  arrays[0].dims[1] = all;
-  OK(tutti_loss_evaluate(loss, NULL, &batch, NULL, &one, &expected));
-  EXPECT(value == one && one > 0);
-  TUTTI_INIT(gradient);
-  TUTTI_INIT(whole);
-  OK(tutti_result_array(result, 0, &gradient));
-  OK(tutti_result_array(expected, 0, &whole));
-  for (int64_t row = 0; row < 3; ++row)
-    EXPECT(memcmp((double*)gradient.data + row * own, (double*)whole.data + row * all + first,
-                  (size_t)own * sizeof(double)) == 0);
-  OK(tutti_result_free(result));
-  OK(tutti_result_free(expected));
-  OK(tutti_loss_free(loss));
-}
-
 static void test_state(const world* w, const rows* all) {
   tutti_array arrays[2], state, queued;
   tutti_batch batch;
@@ -289,14 +249,14 @@ void test_losses(const world* w) {
   static const struct {
     const char *kind, *options;
     int64_t classes;
-  } kinds[] = {
-      {"smooth_ap", "temperature=0.3 grad_scale=mean", 1},
-      {"recall_at_quantile", "quantile=0.25 temperature=0.3 interpolation=linear grad_scale=mean", 1},
-      {"p_auc_at_budget", "beta=0.5 surrogate=pairwise grad_scale=mean", 1},
-      {"squared_auc", "margin=0.5 grad_scale=mean", 1},
-      {"cross_entropy", " classes=2  weight=1,0.5 label_smoothing=0.1 reduction=sum grad_scale=mean", 2},
-      {"sigmoid_focal", "gamma=1.5 alpha=-1 grad_scale=mean", 2},
-      {"softmax_focal", "alpha=0.25,0.75 grad_scale=mean", 2}};
+  } kinds[] = {{"smooth_ap", "temperature=0.3 grad_scale=mean", 1},
+               {"recall_at_quantile",
+                "quantile=0.25 temperature=0.3 interpolation=linear grad_scale=mean", 1},
+               {"p_auc_at_budget", "beta=0.5 surrogate=pairwise grad_scale=mean", 1},
+               {"cross_entropy",
+                " classes=2  weight=1,0.5 label_smoothing=0.1 reduction=sum grad_scale=mean", 2},
+               {"sigmoid_focal", "gamma=1.5 alpha=-1 grad_scale=mean", 2},
+               {"softmax_focal", "alpha=0.25,0.75 grad_scale=mean", 2}};
   rows all;
   tutti_loss* none = NULL;
   for (int i = 0; i < 2 * ROWS * MAX_RANKS; ++i) {
@@ -306,7 +266,6 @@ void test_losses(const world* w) {
   }
   for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); ++i)
     test_kind(w, &all, kinds[i].kind, kinds[i].options, kinds[i].classes);
-  test_sharded(w);
   test_state(w, &all);
   test_metrics(w);
   FAILS(tutti_loss_create("hinge", NULL, &none), TUTTI_INVALID_ARGUMENT, "there are: smooth_ap");

@@ -25,8 +25,6 @@ CLASSES = {
     "losses/smooth_ap.hpp": {"SmoothAp": ["loss_"]},
     "losses/recall_at_quantile.hpp": {"RecallAtQuantile": ["loss_"]},
     "losses/p_auc_at_budget.hpp": {"PAucAtBudget": ["loss_"]},
-    "losses/sharded_cross_entropy.hpp": {"ShardedCrossEntropy": ["loss_"]},
-    "losses/squared_auc.hpp": {"SquaredAuc": ["loss_"]},
 }
 FREE = ["init.hpp", "gather.hpp", "row_layout.hpp", "coalesce.hpp", "sync.hpp", "metrics.hpp", "autograd.hpp",
         "store/store.hpp", "ddp/hooks.hpp"]

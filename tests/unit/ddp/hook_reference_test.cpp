@@ -10,15 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <tutti/ddp/hooks.hpp>
-#include <tutti/ddp/local_sgd.hpp>
 #include <tutti/ddp/power_sgd.hpp>
 
 #include "support/ranks.hpp"
 #include "support/recorded.hpp"
 
 // Compares with the results of torch's hooks on 2 ranks in tests/data/ddp/hooks.txt, which
-// tests/data/ddp/record_hooks.py has made, and with torch.optim.SGD as an outer optimizer in
-// outer.txt, which record_outer.py has made.
+// tests/data/ddp/record_hooks.py has made.
 
 namespace tutti::test {
 namespace {
@@ -134,47 +132,6 @@ TEST(HookReference, EachStepIsThatOfTorch) {
     on_fresh_ranks({"local", 2, false}, [&](ProcessGroup& group) {
       SCOPED_TRACE(c.form + " " + c.head.words);
       c.dtype == DType::f64 ? run<double>(c, group) : run<float>(c, group);
-    });
-  }
-}
-
-/// The changes of two ranks differ from the recorded one by 1/4 and -1/4.
-template <typename T>
-void run_outer(const std::vector<Recorded>& lines, double tolerance, ProcessGroup& group) {
-  const Recorded& head = lines.front();
-  const auto& first = head.numbers.at(0);
-  std::vector<T> values(first.begin(), first.end());
-  ddp::PeriodicModelAverager averager(
-      group, 1, 0,
-      ddp::OuterOptimizer{head.number("lr"), head.number("momentum"),
-                          head.integer("nesterov") != 0});
-  averager.average(std::vector<TensorView>{values});  // The initial parameters are the start.
-  for (std::size_t round = 1; round < lines.size(); ++round) {
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] += static_cast<T>(lines[round].numbers.at(0).at(i) + 0.25 - 0.5 * group.rank());
-    averager.average(std::vector<TensorView>{values});
-    for (std::size_t i = 0; i < values.size(); ++i)
-      ASSERT_NEAR(static_cast<double>(values[i]), lines[round].numbers.at(1).at(i), tolerance)
-          << "round " << round << ", element " << i;
-  }
-}
-
-TEST(OuterOptimizerReference, EachRoundIsThatOfTorch) {
-  std::vector<std::vector<Recorded>> cases;
-  for (const Recorded& line : read_recorded(RECORDED "/../ddp/outer.txt"))
-    if (line.words == "round")
-      cases.back().push_back(line);
-    else
-      cases.push_back({line});
-  ASSERT_EQ(cases.size(), 4u);
-  for (const auto& lines : cases) {
-    ASSERT_EQ(lines.size(), 7u);
-    on_fresh_ranks({"local", 2, false}, [&](ProcessGroup& group) {
-      SCOPED_TRACE(lines[0].words);
-      if (lines[0].words.starts_with("case f64"))
-        run_outer<double>(lines, 1e-12, group);
-      else
-        run_outer<float>(lines, 1e-6, group);
     });
   }
 }

@@ -1,4 +1,3 @@
-#include <complex>
 #include <limits>
 #include <memory>
 #include <string>
@@ -45,14 +44,6 @@ TEST(HookState, BadOptionsAreRefused) {
                [&] { PeriodicModelAverager a(group, 1, -1); });
     PeriodicModelAverager averager(group, 1);
     expect_bad({"step of PeriodicModelAverager is -1"}, [&] { averager.set_step(-1); });
-    const auto with = [&](const ddp::OuterOptimizer& outer) {
-      PeriodicModelAverager a(group, 1, 0, outer);
-    };
-    expect_bad({"lr of OuterOptimizer is 0; it must be above 0"}, [&] { with({.lr = 0}); });
-    expect_bad({"lr of OuterOptimizer is nan"}, [&] { with({.lr = nan}); });
-    expect_bad({"momentum of OuterOptimizer is 1; it must be 0 or more, and below 1"},
-               [&] { with({.momentum = 1}); });
-    expect_bad({"momentum of OuterOptimizer is -0.5"}, [&] { with({.momentum = -0.5}); });
   });
 }
 
@@ -77,34 +68,6 @@ struct OneBucket {
   std::vector<float> numbers;
   ddp::Bucket bucket;
 };
-
-TEST(HookState, AnOuterOptimizerTakesTheParametersOfItsStateInHostMemory) {
-  on_fresh_ranks({"local", 1, false}, [](ProcessGroup& group) {
-    PeriodicModelAverager averager(group, 1, 0, ddp::OuterOptimizer());
-    std::vector<float> values(5);
-    std::vector<double> wide(5);
-    std::vector<std::complex<float>> pairs(5);
-    TensorView far(values);
-    far.device = {DeviceType::cuda, 0};
-    const auto average = [&](std::vector<TensorView> arrays) { (void)averager.average(arrays); };
-    for (const auto& [array, text] :
-         {std::pair(far, "f32 on cuda:0"), {TensorView(pairs), "complex64 on cpu"}})
-      expect_error(Errc::unsupported, {"outer optimizer", text},
-                   [&, &array = array] { average({array}); });
-    average({values});
-    expect_bad({"got 2 parameters, and the state of its outer optimizer is of 1"}, [&] {
-      average({values, values});
-    });
-    expect_bad({"parameter 0 of", "has 5 elements of f64, and the state", "5 of f32"},
-               [&] { average({wide}); });
-    EXPECT_EQ(averager.step(), 1);
-    PeriodicModelAverager plain(group, 1);
-    expect_bad({"has 2 arrays of an outer optimizer"}, [&] { plain.load(averager.save()); });
-    PeriodicModelAverager moved = std::move(averager);
-    moved.load(plain.save());
-    EXPECT_EQ(moved.step(), 0);
-  });
-}
 
 TEST(HookState, OtherBytesAreNotLoadedAndChangeNothing) {
   on_fresh_ranks({"local", 1, false}, [](ProcessGroup& group) {

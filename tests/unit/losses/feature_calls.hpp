@@ -26,31 +26,24 @@ struct FeatureSetup {
   double scale = 1, bias = 0, smoothing = 0;
   GradScale grad_scale = GradScale::mean;
   losses::FeatureEngine engine{};
-  losses::FeatureQueueOptions queue{};
 };
 
 inline std::unique_ptr<losses::FeatureLoss> make_feature_loss(const FeatureSetup& s) {
   switch (s.kind) {
     case FeatureKind::clip:
-      return std::make_unique<losses::Clip>(losses::ClipOptions{.scale = s.scale,
+      return std::make_unique<losses::Clip>(losses::ClipOptions{.logit_scale = s.scale,
                                                                 .label_smoothing = s.smoothing,
                                                                 .grad_scale = s.grad_scale,
-                                                                .engine = s.engine,
-                                                                .queue = s.queue});
+                                                                .engine = s.engine});
     case FeatureKind::siglip:
-      return std::make_unique<losses::SigLip>(losses::SigLipOptions{.scale = s.scale,
-                                                                    .bias = s.bias,
-                                                                    .grad_scale = s.grad_scale,
-                                                                    .engine = s.engine,
-                                                                    .queue = s.queue});
+      return std::make_unique<losses::SigLip>(losses::SigLipOptions{
+          .logit_scale = s.scale, .bias = s.bias, .grad_scale = s.grad_scale, .engine = s.engine});
     case FeatureKind::sup_con:
       break;
   }
-  auto loss = std::make_unique<losses::SupCon>(losses::SupConOptions{.temperature = 1 / s.scale,
-                                                                     .grad_scale = s.grad_scale,
-                                                                     .engine = s.engine,
-                                                                     .queue = s.queue});
-  loss->set_scale(s.scale);  // 1 / (1 / scale) may be another number.
+  auto loss = std::make_unique<losses::SupCon>(losses::SupConOptions{
+      .temperature = 1 / s.scale, .grad_scale = s.grad_scale, .engine = s.engine});
+  loss->set_logit_scale(s.scale);  // 1 / (1 / scale) may be another number.
   return loss;
 }
 
@@ -125,41 +118,33 @@ void append_gradients(FeatureOutcome<T>& to, const losses::FeatureResult& result
   append(to.anchors, result.grad_anchors);
   append(to.candidates, result.grad_candidates);
   to.loss = result.loss;
-  to.scale = result.grad_scale;
+  to.scale = result.grad_logit_scale;
   to.bias = result.grad_bias;
 }
 
 using FeatureSplit = std::vector<std::int64_t>;
 
-/// Makes the calls of the ranks of `world` one after the other with one loss on each rank.
-/// splits[call][rank] are numbers of rows.
+/// Calls a loss on the ranks of `world`; split[rank] are numbers of rows.
 template <typename T>
-std::vector<FeatureOutcome<T>> run_feature_calls(const World& world, const FeatureSetup& setup,
-                                                 const std::vector<FeatureCall>& calls,
-                                                 const std::vector<FeatureSplit>& splits) {
-  PerRank<std::vector<FeatureOutcome<T>>> of_ranks(world.size);
+FeatureOutcome<T> run_feature_call(const World& world, const FeatureSetup& setup,
+                                   const FeatureCall& call, const FeatureSplit& split) {
+  PerRank<FeatureOutcome<T>> of_ranks(world.size);
   on_ranks(world, [&](ProcessGroup& group) {
-    const auto loss = make_feature_loss(setup);
-    for (std::size_t c = 0; c < calls.size(); ++c) {
-      const auto& split = splits[c];
-      const auto first =
-          std::accumulate(split.begin(), split.begin() + group.rank(), std::int64_t{0});
-      const FeaturePart<T> part(calls[c], first, split[static_cast<std::size_t>(group.rank())]);
-      const auto result = (*loss)(group, part.batch(setup.kind));
-      append_gradients(of_ranks[group.rank()].emplace_back(), result);
-    }
+    const auto first =
+        std::accumulate(split.begin(), split.begin() + group.rank(), std::int64_t{0});
+    const FeaturePart<T> part(call, first, split[static_cast<std::size_t>(group.rank())]);
+    append_gradients(of_ranks[group.rank()],
+                     (*make_feature_loss(setup))(group, part.batch(setup.kind)));
   });
   auto all = of_ranks[0];
-  for (int r = 1; r < world.size; ++r)
-    for (std::size_t c = 0; c < calls.size(); ++c) {
-      const auto& other = of_ranks[r][c];
-      EXPECT_EQ(other.loss, all[c].loss) << "rank " << r;
-      EXPECT_EQ(other.scale, all[c].scale) << "rank " << r;
-      EXPECT_EQ(other.bias, all[c].bias) << "rank " << r;
-      all[c].anchors.insert(all[c].anchors.end(), other.anchors.begin(), other.anchors.end());
-      all[c].candidates.insert(all[c].candidates.end(), other.candidates.begin(),
-                               other.candidates.end());
-    }
+  for (int r = 1; r < world.size; ++r) {
+    const auto& other = of_ranks[r];
+    EXPECT_EQ(other.loss, all.loss) << "rank " << r;
+    EXPECT_EQ(other.scale, all.scale) << "rank " << r;
+    EXPECT_EQ(other.bias, all.bias) << "rank " << r;
+    all.anchors.insert(all.anchors.end(), other.anchors.begin(), other.anchors.end());
+    all.candidates.insert(all.candidates.end(), other.candidates.begin(), other.candidates.end());
+  }
   return all;
 }
 

@@ -79,38 +79,35 @@ void expect_plain_kernels(const FeatureKernels<T>& kernels) {
       SoftmaxTerms<T> terms{.scale = static_cast<T>(scale),
                             .floor = static_cast<T>(0.01),
                             .row_center = in.rows.data(),
-                            .row_weight = in.rows.data() + kernel_rows};
+                            .row_weight = in.rows.data() + kernel_rows,
+                            .column_center = in.columns.data(),
+                            .column_weight = in.columns.data() + kernel_columns};
       const auto expect_softmax = [&] {
         kernels.softmax(in.copy(a), terms);
         plain.softmax(in.copy(b), terms);
         expect_near_all(a, b, error * scale);
       };
       expect_softmax();
-      terms.column_center = in.columns.data();
-      terms.column_weight = in.columns.data() + kernel_columns;
-      expect_softmax();
       terms.row_factor = in.rows.data() + 2 * kernel_rows;
       terms.column_factor = in.columns.data() + 2 * kernel_columns;
       expect_softmax();
 
-      for (const bool both : {false, true}) {
-        std::vector<double> sums(2 * kernel_rows, 0.5);
-        std::vector<double> expected(2 * kernel_rows, 0.5);
-        LogisticTerms<T> logistic{.scale = static_cast<T>(scale),
-                                  .bias = static_cast<T>(-1.5),
-                                  .row_weight = in.rows.data(),
-                                  .column_weight = both ? in.columns.data() : nullptr,
-                                  .softplus = sums.data(),
-                                  .slopes = sums.data() + kernel_rows};
-        kernels.logistic(in.copy(a), logistic);
-        logistic.softplus = expected.data();
-        logistic.slopes = expected.data() + kernel_rows;
-        plain.logistic(in.copy(b), logistic);
-        expect_near_all(a, b, error);
-        for (std::size_t i = 0; i < sums.size(); ++i)
-          EXPECT_NEAR(sums[i], expected[i], error * std::abs(expected[i])) << i;
-        EXPECT_EQ(sums[2], 0.5);
-      }
+      std::vector<double> sums(2 * kernel_rows, 0.5);
+      std::vector<double> expected(2 * kernel_rows, 0.5);
+      LogisticTerms<T> logistic{.scale = static_cast<T>(scale),
+                                .bias = static_cast<T>(-1.5),
+                                .row_weight = in.rows.data(),
+                                .column_weight = in.columns.data(),
+                                .softplus = sums.data(),
+                                .slopes = sums.data() + kernel_rows};
+      kernels.logistic(in.copy(a), logistic);
+      logistic.softplus = expected.data();
+      logistic.slopes = expected.data() + kernel_rows;
+      plain.logistic(in.copy(b), logistic);
+      expect_near_all(a, b, error);
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        EXPECT_NEAR(sums[i], expected[i], error * std::abs(expected[i])) << i;
+      EXPECT_EQ(sums[2], 0.5);
     }
     std::vector<double> got(67, 1);
     std::vector<double> want(67, 1);
@@ -143,15 +140,16 @@ void expect_capped_softmax(const FeatureKernels<T>& kernels) {
     columns[kernel_columns + j] = 3;
     columns[2 * kernel_columns + j] = T{1e10F};
   }
-  SoftmaxTerms<T> terms{.scale = 1000, .row_center = &rows[0], .row_weight = &rows[1]};
+  SoftmaxTerms<T> terms{.scale = 1000,
+                        .row_center = &rows[0],
+                        .row_weight = &rows[1],
+                        .column_center = columns.data(),
+                        .column_weight = columns.data() + kernel_columns};
   const auto expect_all = [&](T want) {
     std::fill_n(k.data(), kernel_columns, T{5});
     kernels.softmax({k.data(), 1, kernel_columns, kernel_columns}, terms);
     for (std::size_t j = 0; j < kernel_columns; ++j) ASSERT_EQ(k[j], want) << j;
   };
-  expect_all(2);
-  terms.column_center = columns.data();
-  terms.column_weight = columns.data() + kernel_columns;
   expect_all(5);
   terms.row_factor = &rows[2];
   terms.column_factor = columns.data() + 2 * kernel_columns;
@@ -177,10 +175,15 @@ TEST(FeatureKernels, SoftplusOfFarNegativeLogitsKeepsItsDigits) {
   AlignedArray<float> k(kernel_columns);
   std::fill_n(k.data(), kernel_columns, -1.0F);
   const float weight = 1;
+  const AlignedArray<float> none(kernel_columns);
+  std::fill_n(none.data(), kernel_columns, 0.0F);
   double sums[2] = {0, 0};
-  feature_kernels<float>().logistic(
-      {k.data(), 1, kernel_columns, kernel_columns},
-      {.scale = 50, .row_weight = &weight, .softplus = &sums[0], .slopes = &sums[1]});
+  feature_kernels<float>().logistic({k.data(), 1, kernel_columns, kernel_columns},
+                                    {.scale = 50,
+                                     .row_weight = &weight,
+                                     .column_weight = none.data(),
+                                     .softplus = &sums[0],
+                                     .slopes = &sums[1]});
   const double want = kernel_columns * std::exp(-50.0);
   EXPECT_NEAR(sums[0], want, 1e-6 * want);
   EXPECT_NEAR(sums[1], want, 1e-6 * want);

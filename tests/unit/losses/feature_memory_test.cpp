@@ -47,7 +47,7 @@ struct FloatFeatures {
 // The matrix of all pairs would be 151 MB.
 TEST_F(LossMemory, LossesOverFeaturesKeepNoPairs) {
   const FloatFeatures f(6144);
-  EXPECT_EXIT(run(losses::Clip({.scale = 5}), f.pairs(), 2 * f.bytes() + 4 * megabyte),
+  EXPECT_EXIT(run(losses::Clip({.logit_scale = 5}), f.pairs(), 2 * f.bytes() + 4 * megabyte),
               ExitedWithCode(0), "");
   EXPECT_EXIT(run(losses::SigLip(), f.pairs(), 2 * f.bytes() + 4 * megabyte), ExitedWithCode(0),
               "");
@@ -78,7 +78,7 @@ TEST_F(LossMemory, SlowLossesOf65536RowsKeepNoPairs) {
   const FloatFeatures f(65'536);
   EXPECT_EXIT(run(losses::SigLip(), f.pairs(), 2 * f.bytes() + 8 * megabyte), ExitedWithCode(0),
               "");
-  EXPECT_EXIT(run(losses::Clip({.scale = 5}), f.pairs(), 2 * f.bytes() + 12 * megabyte),
+  EXPECT_EXIT(run(losses::Clip({.logit_scale = 5}), f.pairs(), 2 * f.bytes() + 12 * megabyte),
               ExitedWithCode(0), "");
   EXPECT_EXIT(run(losses::SupCon(), f.labelled(), f.bytes() + 12 * megabyte), ExitedWithCode(0),
               "");

@@ -55,36 +55,29 @@ inline FeatureCall make_feature_call(std::mt19937_64& random, std::int64_t rows,
   return call;
 }
 
-/// One side of a problem: rows with gradients, then rows without.
-struct ReferenceColumns {
-  const std::vector<double>& live;
-  const std::vector<double>& queued;
-  std::int64_t rows, dims;
-  const double* row(std::int64_t j) const {
-    return j < rows ? live.data() + j * dims : queued.data() + (j - rows) * dims;
-  }
-};
-
 /// One term of the loss with row i: the logits of its columns (k their products), in which own is
 /// its own column or -1. Returns the term and sets the derivatives by the logits.
 using ReferenceTerm = std::function<long double(std::int64_t i, const std::vector<long double>& x,
                                                 std::vector<long double>& slopes)>;
 
-/// Adds weight * term(i) for each row of `side`, with `columns` rows of the other.
-inline void add_reference_terms(const ReferenceColumns& rows, const ReferenceColumns& columns,
-                                std::int64_t total, const std::vector<long double>& weights,
+/// Adds weight * term(i) for each row.
+inline void add_reference_terms(const std::vector<double>& rows, const std::vector<double>& columns,
+                                std::int64_t dims, const std::vector<long double>& weights,
                                 long double scale, long double bias, const ReferenceTerm& term,
                                 FeatureReference& out, std::vector<long double>& row_gradient,
                                 std::vector<long double>& column_gradient) {
-  const auto dims = rows.dims;
+  const auto total = std::ssize(weights);
+  const auto at = [dims](const std::vector<double>& all, std::int64_t i, std::int64_t d) {
+    return all[static_cast<std::size_t>(i * dims + d)];
+  };
   std::vector<long double> x(static_cast<std::size_t>(total));
   std::vector<long double> k(x.size());
   std::vector<long double> slopes(x.size());
-  for (std::int64_t i = 0; i < rows.rows; ++i) {
+  for (std::int64_t i = 0; i < total; ++i) {
     for (std::int64_t j = 0; j < total; ++j) {
       long double sum = 0;
       for (std::int64_t d = 0; d < dims; ++d)
-        sum += static_cast<long double>(rows.row(i)[d]) * columns.row(j)[d];
+        sum += static_cast<long double>(at(rows, i, d)) * at(columns, j, d);
       k[static_cast<std::size_t>(j)] = sum;
       x[static_cast<std::size_t>(j)] = scale * sum + bias;
     }
@@ -99,9 +92,8 @@ inline void add_reference_terms(const ReferenceColumns& rows, const ReferenceCol
       out.bias_terms += std::abs(slope);
       of_row += scale * std::abs(slope);
       for (std::int64_t d = 0; d < dims; ++d) {
-        row_gradient[static_cast<std::size_t>(i * dims + d)] += scale * slope * columns.row(j)[d];
-        if (j < columns.rows)
-          column_gradient[static_cast<std::size_t>(j * dims + d)] += scale * slope * rows.row(i)[d];
+        row_gradient[static_cast<std::size_t>(i * dims + d)] += scale * slope * at(columns, j, d);
+        column_gradient[static_cast<std::size_t>(j * dims + d)] += scale * slope * at(rows, i, d);
       }
     }
     out.gradient_terms = std::max(out.gradient_terms, of_row);
@@ -128,28 +120,23 @@ inline std::vector<long double> reference_weights(const FeatureCall& call, long 
   return weights;
 }
 
-/// Both directions of a loss of pairs. `queue`: rows of earlier calls.
-inline FeatureReference reference_of_pairs(const FeatureCall& call, const FeatureCall& queue,
-                                           long double scale, long double bias,
-                                           const ReferenceTerm& term) {
+/// Both directions of a loss of pairs.
+inline FeatureReference reference_of_pairs(const FeatureCall& call, long double scale,
+                                           long double bias, const ReferenceTerm& term) {
   FeatureReference out;
   out.anchors.resize(call.anchors.size());
   out.candidates.resize(call.candidates.size());
   const auto weights = reference_weights(call, 2);
-  const ReferenceColumns anchors{call.anchors, queue.anchors, call.rows, call.dims};
-  const ReferenceColumns candidates{call.candidates, queue.candidates, call.rows, call.dims};
-  const auto total = call.rows + queue.rows;
-  add_reference_terms(anchors, candidates, total, weights, scale, bias, term, out, out.anchors,
-                      out.candidates);
-  add_reference_terms(candidates, anchors, total, weights, scale, bias, term, out, out.candidates,
-                      out.anchors);
+  add_reference_terms(call.anchors, call.candidates, call.dims, weights, scale, bias, term, out,
+                      out.anchors, out.candidates);
+  add_reference_terms(call.candidates, call.anchors, call.dims, weights, scale, bias, term, out,
+                      out.candidates, out.anchors);
   return out;
 }
 
-inline FeatureReference reference_clip(const FeatureCall& call, const FeatureCall& queue,
-                                       double scale, double smoothing) {
+inline FeatureReference reference_clip(const FeatureCall& call, double scale, double smoothing) {
   return reference_of_pairs(
-      call, queue, scale, 0,
+      call, scale, 0,
       [&](std::int64_t i, const std::vector<long double>& x, std::vector<long double>& slopes) {
         const auto all = reference_log_sum(x, -1);
         const auto count = static_cast<long double>(x.size());
@@ -168,10 +155,9 @@ inline FeatureReference reference_clip(const FeatureCall& call, const FeatureCal
       });
 }
 
-inline FeatureReference reference_siglip(const FeatureCall& call, const FeatureCall& queue,
-                                         double scale, double bias) {
+inline FeatureReference reference_siglip(const FeatureCall& call, double scale, double bias) {
   return reference_of_pairs(
-      call, queue, scale, bias,
+      call, scale, bias,
       [&](std::int64_t i, const std::vector<long double>& x, std::vector<long double>& slopes) {
         long double loss = 0;
         for (std::size_t j = 0; j < x.size(); ++j) {
@@ -183,10 +169,8 @@ inline FeatureReference reference_siglip(const FeatureCall& call, const FeatureC
       });
 }
 
-inline FeatureReference reference_sup_con(const FeatureCall& call, const FeatureCall& queue,
-                                          double scale) {
-  auto labels = call.labels;
-  labels.insert(labels.end(), queue.labels.begin(), queue.labels.end());
+inline FeatureReference reference_sup_con(const FeatureCall& call, double scale) {
+  const auto& labels = call.labels;
   const auto is_positive = [&](std::size_t i, std::size_t j) {
     return i != j && labels[i] == labels[j];
   };
@@ -202,9 +186,8 @@ inline FeatureReference reference_sup_con(const FeatureCall& call, const Feature
   FeatureReference out;
   out.anchors.resize(call.anchors.size());
   const auto weights = reference_weights(counted, 1);
-  const ReferenceColumns rows{call.anchors, queue.anchors, call.rows, call.dims};
   add_reference_terms(
-      rows, rows, call.rows + queue.rows, weights, scale, 0,
+      call.anchors, call.anchors, call.dims, weights, scale, 0,
       [&](std::int64_t row, const std::vector<long double>& x, std::vector<long double>& slopes) {
         const auto i = static_cast<std::size_t>(row);
         const auto count = count_of(i);
@@ -223,24 +206,6 @@ inline FeatureReference reference_sup_con(const FeatureCall& call, const Feature
       },
       out, out.anchors, out.anchors);
   return out;
-}
-
-/// The last `rows` rows of the queue and a call.
-inline FeatureCall enqueue_reference(const FeatureCall& queue, const FeatureCall& call,
-                                     std::int64_t rows) {
-  FeatureCall all = queue;
-  all.dims = call.dims;
-  all.rows += call.rows;
-  const auto append = [&](auto& to, const auto& from, std::int64_t width) {
-    to.insert(to.end(), from.begin(), from.end());
-    const auto kept = std::min(all.rows, rows) * width;
-    to.erase(to.begin(), to.end() - kept);
-  };
-  append(all.anchors, call.anchors, call.dims);
-  append(all.candidates, call.candidates, call.dims);
-  append(all.labels, call.labels, 1);
-  all.rows = std::min(all.rows, rows);
-  return all;
 }
 
 }  // namespace tutti::test

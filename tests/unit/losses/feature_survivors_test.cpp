@@ -36,7 +36,7 @@ TEST_P(FeatureSurvivors, GetTheNamedErrorOfTheRankThatDied) {
                                        .size = 3,
                                        .timeout = 20s,
                                        .logger = [](LogLevel, std::string_view) {}});
-    losses::Clip loss({.scale = 4});
+    losses::Clip loss({.logit_scale = 4});
     const FeaturePart<float> part(call, 0, 700);
     if (!(loss(group, part.batch(FeatureKind::clip)).loss > 0)) return "no loss";
     if (rank == 1) ::raise(SIGKILL);

@@ -82,40 +82,5 @@ TEST(FeatureTravel, GradientsOfRowsThatWereComputedForAnotherRankGoBackInTheirDt
   });
 }
 
-TEST(FeatureTravel, InRoundsTheFeaturesPassForEachPass) {
-  const auto call = travel_call();
-  on_two_ranks(true, [&](ProcessGroup& group, std::int64_t first, std::int64_t count) {
-    const FeaturePart<float> part(call, first, count);
-    constexpr std::int64_t features = rows_of_rank * travel_dims * 4;
-    constexpr std::int64_t number = rows_of_rank * 8;
-    FeatureSetup setup;
-    setup.engine.max_gathered_bytes = 1;
-    const auto traffic = feature_traffic(group, setup, part);
-    // The products of pairs too, and each rank's share of the features comes from its owner.
-    EXPECT_EQ(traffic.at(Operation::all_gather),
-              (std::pair{7, 2 * 2 * features + number + 2 * number + 2 * number}));
-    EXPECT_EQ(traffic.at(Operation::all_to_all), (std::pair{2, 2 * features}));
-  });
-}
-
-// A rank holds the columns of both sides in the type of the computation, and those of one side as
-// they arrive.
-TEST(FeatureTravel, ARoundAndItsReceiveBufferFitInTheLimit) {
-  constexpr std::int64_t rows = 2048;
-  std::mt19937_64 random(1);
-  const auto call = make_feature_call(random, rows, travel_dims, 20, false, false);
-  on_fresh_ranks({"local", 2}, [&](ProcessGroup& group) {
-    const FeaturePart<float> part(call, group.rank() * rows / 2, rows / 2);
-    const auto gathers = [&](std::int64_t of_row) {
-      FeatureSetup setup{.kind = FeatureKind::siglip};
-      setup.engine.max_gathered_bytes = rows / 2 * travel_dims * of_row;
-      return feature_traffic(group, setup, part).at(Operation::all_gather).first;
-    };
-    // The products of pairs and the numbers of rows, and both sides in each round.
-    EXPECT_EQ(gathers(3 * 4), 2 + 2 * 2);
-    EXPECT_EQ(gathers(3 * 4 - 1), 2 + 2 * 4);
-  });
-}
-
 }  // namespace
 }  // namespace tutti::test

@@ -28,7 +28,7 @@ struct Rows {
     for (std::int64_t i = 0; i < count; ++i)
       targets.push_back(classes > 1 ? i % classes : (i < positives ? 1 : 0));
   }
-  losses::RankingBatch batch(std::int64_t classes) const {
+  losses::Batch batch(std::int64_t classes) const {
     return {{logits.data(), DType::f32, {std::ssize(targets), classes}}, targets};
   }
 };

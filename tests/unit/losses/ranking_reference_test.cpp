@@ -29,7 +29,7 @@ LossResult compute(const Recorded& c) {
   const auto labels = as<std::int64_t>(c.numbers.at(targets));
   const auto weights =
       c.numbers.size() > weight ? as<float>(c.numbers[weight]) : std::vector<float>();
-  losses::RankingBatch batch{scores, labels};
+  losses::Batch batch{scores, labels};
   if (c.numbers.size() > weight) batch.weight = weights;
   if (c.words.starts_with("smooth_ap"))
     return losses::SmoothAp({.classes = columns,
@@ -55,7 +55,9 @@ LossResult compute(const Recorded& c) {
       batch.weight = view(std::span(weights), {rows, std::ssize(weights) == rows ? 1 : columns});
     return losses::SigmoidFocal(
         {.alpha = c.number("alpha"), .gamma = c.number("gamma"), .reduction = reduction_of(c)})(
-        scores, view(std::span(yes), {rows, columns}), batch.weight);
+        {.logits = scores,
+         .targets = view(std::span(yes), {rows, columns}),
+         .weight = batch.weight});
   }
   losses::SoftmaxFocalOptions options{.gamma = c.number("gamma"),
                                       .label_smoothing = c.number("smoothing"),
@@ -66,7 +68,7 @@ LossResult compute(const Recorded& c) {
     std::istringstream in(c.options.at("alpha"));
     for (std::string word; std::getline(in, word, ',');) options.alpha.push_back(std::stod(word));
   }
-  return losses::SoftmaxFocal(options)(scores, labels, batch.weight);
+  return losses::SoftmaxFocal(options)(batch);
 }
 
 TEST(LossesReference, OneProcessIsWhatThePackageSays) {

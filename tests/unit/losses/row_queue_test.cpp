@@ -1,18 +1,13 @@
 #include "losses/row_queue.hpp"
 
 #include <cmath>
-#include <deque>
 #include <limits>
-#include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
-#include "values/bytes.hpp"
-#include "values/saved_state.hpp"
 
 namespace tutti::internal::losses {
 namespace {
@@ -75,64 +70,9 @@ class Ranks {
     return rows;
   }
 
-  /// Checks that the queues hold the rows of this list and agree about each other.
-  void expect_rows(const std::deque<std::int64_t>& want) const {
-    RowQueue::Rows rows;
-    for (const auto k : want) add_row(rows, k);
-    const auto got = all();
-    EXPECT_EQ(got.scores, rows.scores);
-    EXPECT_EQ(got.targets, rows.targets);
-    EXPECT_EQ(got.iid, rows.iid);
-    EXPECT_EQ(got.weights, rows.weights);
-    for (std::size_t r = 0; r < queues_.size(); ++r) {
-      EXPECT_EQ(queues_[r].size(), std::ssize(want));
-      EXPECT_EQ(queues_[r].size_of(static_cast<int>(r)), std::ssize(queues_[r].own().targets));
-      EXPECT_EQ(queues_[r].state(), queues_[0].state());
-      EXPECT_EQ(queues_[r].next(), queues_[0].next());
-    }
-  }
-
  private:
   std::vector<RowQueue> queues_;
 };
-
-class Model {
- public:
-  explicit Model(std::int64_t most) : most_(most) {}
-  void enqueue(std::int64_t count) {
-    for (; count > 0; --count) rows_.push_back(next_++);
-    while (std::ssize(rows_) > most_) rows_.pop_front();
-  }
-  std::int64_t next() const { return next_; }
-  const std::deque<std::int64_t>& rows() const { return rows_; }
-
- private:
-  std::int64_t most_;
-  std::int64_t next_ = 0;
-  std::deque<std::int64_t> rows_;
-};
-
-TEST(RowQueue, HoldsTheLastRowsOfAllRanks) {
-  std::mt19937 random(1);
-  for (const std::int64_t most : {1, 2, 7, 40})
-    for (const std::size_t ranks : {1U, 2U, 3U, 5U}) {
-      Ranks queues(ranks, {.queue = most});
-      Model model(most);
-      for (int call = 0; call < 60; ++call) {
-        SCOPED_TRACE(call);
-        Counts counts;
-        // No rows, a few, more than the queue keeps.
-        for (std::size_t r = 0; r < ranks; ++r)
-          counts.push_back(random() % 3 == 0   ? 0
-                           : random() % 7 == 0 ? most + 3
-                                               : static_cast<std::int64_t>(random() % 5));
-        const auto first = model.next();
-        queues.enqueue(counts, first);
-        model.enqueue(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
-        queues.expect_rows(model.rows());
-      }
-    }
-}
 
 TEST(RowQueue, WithoutPlacesKeepsNothingButTheCountOfCallsThatSample) {
   RowQueue none(2, {});
@@ -162,73 +102,6 @@ TEST(RowQueue, SaysWhenItsPastIsAnotherOne) {
   EXPECT_NE(after({}), same);
   // Equally many rows, but of other calls.
   EXPECT_NE(after({{9, 9}, {3, 4}}), after({{3, 4}, {9, 9}}));
-}
-
-TEST(RowQueue, IsAsNewWhenItIsReset) {
-  Ranks ranks(2, {.queue = 5, .max_rows = 3});
-  const auto as_new = ranks[0].state();
-  ranks.enqueue({4, 3}, 0);
-  ranks[0].reset();
-  ranks[1].reset();
-  ranks.expect_rows({});
-  EXPECT_NE(ranks[0].state(), as_new);  // But the count for samples continues.
-  EXPECT_EQ(ranks[0].calls(), 1);
-  ranks[0].check_world(1, 4);
-  ranks.enqueue({1, 2}, 50);
-  ranks.expect_rows({50, 51, 52});
-}
-
-TEST(RowQueue, StaysWithTheRankAndTheRanksThatFilledIt) {
-  Ranks ranks(2, {.queue = 5});
-  ranks[1].check_world(0, 1);  // It is empty.
-  ranks.enqueue({4, 3}, 0);
-  ranks[1].check_world(1, 2);
-  for (const auto& [rank, size] : {std::pair{0, 1}, {0, 2}, {1, 3}})
-    expect_error(Errc::invalid_argument, {"by rank 1 of 2", "reset_queue()", "load()"},
-                 [&, r = rank, w = size] { ranks[1].check_world(r, w); });
-}
-
-TEST(RowQueue, IsTheSameForAnyNumberOfRanksThatLoadIt) {
-  const PoolOptions options{.queue = 11, .max_rows = 5};
-  for (const std::int64_t rows : {0, 1, 3, 30}) {
-    Ranks before(3, options);
-    Model model(11);
-    before.enqueue({rows, 0, rows / 2}, 0);
-    model.enqueue(rows + rows / 2);
-    const auto state = before[2].save(before.all(), 0.5);
-    for (const std::size_t size : {1U, 2U, 3U, 4U}) {
-      Ranks after(size, options, state);
-      after.expect_rows(model.rows());
-      EXPECT_EQ(after[0].calls(), 1);
-      EXPECT_EQ(after[0].next(), before[0].next());
-      EXPECT_EQ(after[size - 1].save(after.all(), 0.5), state);
-      // Shares are even, and later calls continue from there.
-      for (std::size_t r = 0; r < size; ++r)
-        EXPECT_LE(
-            after[r].size_of(static_cast<int>(r)),
-            (std::ssize(model.rows()) + std::ssize(Counts(size)) - 1) / std::ssize(Counts(size)));
-      auto goes_on = model;
-      after.enqueue(Counts(size, 2), model.next());
-      goes_on.enqueue(2 * std::ssize(Counts(size)));
-      after.expect_rows(goes_on.rows());
-    }
-  }
-}
-
-// The format before rows had weights; queues in which all weights are 1 still have it.
-TEST(RowQueue, LoadsAndSavesStatesWithoutWeights) {
-  const std::vector<double> scores{0.5, 1, -2, 3};
-  Writer old;
-  old.i64(2).i64(6).i64(4).i64(9).f64(0.5).i64(2);  // Classes, queue, calls, next, rows.
-  old.numbers(scores).numbers(std::vector<std::int64_t>{1, 0});
-  old.numbers(std::vector<std::uint8_t>{1, 0});
-  const auto state = seal("TUTTUQ02", old);
-  Ranks ranks(2, {.queue = 6}, state);
-  const auto rows = ranks.all();
-  EXPECT_EQ(rows.scores, scores);
-  EXPECT_EQ(rows.weights, (std::vector<double>{1, 1}));
-  EXPECT_FALSE(ranks[0].weighted());
-  EXPECT_EQ(ranks[0].save(rows, 0.5), state);
 }
 
 TEST(RowQueue, IsWeightedWhileItHoldsRowsOfCallsWithWeights) {
@@ -302,7 +175,7 @@ TEST(RowQueue, RefusesWhatIsNoSavedQueueAndStaysAsItWas) {
   expect_refused(std::string(200, 'x'), {"the given state (200 bytes) is not a saved state"});
 
   RowQueue other(3, options);
-  expect_error(Errc::invalid_argument, {"rows of 2 numbers (classes", "this loss has rows of 3"},
+  expect_error(Errc::invalid_argument, {"2 classes", "this loss has 3"},
                [&] { other.load(state, 0, 1); });
   RowQueue smaller(2, {.queue = 5});
   expect_error(Errc::invalid_argument, {"a queue of 6 rows", "a queue of 5"},

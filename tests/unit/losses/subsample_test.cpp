@@ -184,13 +184,6 @@ TEST(Subsample, CallsAndSeedsAreIndependent) {
          [&](std::int64_t i) { return draw(later, 10, 5, i); });
 }
 
-TEST(Subsample, IsTheSameAgain) {
-  const Pool pool = make_pool({70, 30});
-  EXPECT_EQ(draw(pool, 40, 3, 11), draw(pool, 40, 3, 11));
-  EXPECT_NE(draw(pool, 40, 3, 11), draw(pool, 40, 3, 12));
-  EXPECT_NE(draw(pool, 40, 3, 11), draw(pool, 40, 4, 11));
-}
-
 // Each rank knows its own rows and the totals.
 TEST(Subsample, DoesNotDependOnWhichRankHasTheRows) {
   for (const std::int64_t size : {1, 2, 5, 60, 119}) {

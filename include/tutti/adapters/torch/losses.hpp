@@ -9,7 +9,7 @@
 #include <tutti/adapters/torch/detail/loss_node.hpp>
 #include <tutti/adapters/torch/tensor.hpp>
 #include <tutti/losses/loss.hpp>
-#include <tutti/losses/ranking_loss.hpp>
+#include <tutti/process_group.hpp>
 
 // The losses of <tutti/losses/> as functions of torch's graph. docs/adapters.md.
 
@@ -43,7 +43,7 @@ at::Tensor loss_of(const at::Tensor& logits, const Call& call) {
   });
 }
 
-/// Calls a loss with the rows of this rank: any of those that take logits and targets. Collective.
+/// Calls a loss with the rows of this rank: any of those that take a losses::Batch. Collective.
 /// On a device it runs on torch's current stream.
 template <typename Loss>
 at::Tensor loss_of(ProcessGroup& group, Loss& loss, const at::Tensor& logits,
@@ -51,10 +51,7 @@ at::Tensor loss_of(ProcessGroup& group, Loss& loss, const at::Tensor& logits,
   const at::Tensor rows = targets.detach().resolve_neg().contiguous();
   const CallOptions on = detail::on_current_stream(logits.device(), options);
   return loss_of(logits, [&](const ConstTensorView& x) {
-    if constexpr (requires { loss(group, losses::RankingBatch{x, x}, on); })
-      return loss(group, losses::RankingBatch{x, view(rows)}, on);
-    else
-      return loss(group, x, view(rows), on);
+    return loss(group, losses::Batch{x, view(rows)}, on);
   });
 }
 

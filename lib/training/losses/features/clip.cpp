@@ -28,7 +28,7 @@ FeatureResult clip_of(FeatureRows& rows, const ClipOptions& options, double scal
   const auto own = rows.pair_products();
   const auto others = tiles.log_sums(scale);
   const double smoothing = options.label_smoothing;
-  const auto columns = static_cast<double>(rows.rows() + rows.queued());
+  const auto columns = static_cast<double>(rows.rows());
   const auto products = smoothing > 0 ? tiles.sums_of_products() : BySide{};
   const auto& weights = rows.weights();
   BySide log_sums;
@@ -67,22 +67,21 @@ FeatureResult clip_of(FeatureRows& rows, const ClipOptions& options, double scal
 }  // namespace
 
 Clip::Clip(const Options& options)
-    : FeatureLoss("clip", options.scale, std::nullopt, options.grad_scale, options.engine,
-                  options.queue, 2),
+    : FeatureLoss("clip", options.logit_scale, std::nullopt, options.grad_scale, options.engine),
       options_(options) {
   internal::losses::check_label_smoothing("clip", options.label_smoothing);
 }
 
 FeatureResult Clip::compute(ProcessGroup* group, const FeatureBatch& batch,
-                            const CallOptions& call) try {
+                            const CallOptions& options) try {
   FeatureRows rows(group, batch,
                    {.loss = name(),
-                    .options = fmt::format("scale {}, label_smoothing {}, grad_scale {}", scale(),
-                                           options_.label_smoothing,
+                    .options = fmt::format("logit_scale {}, label_smoothing {}, grad_scale {}",
+                                           logit_scale(), options_.label_smoothing,
                                            internal::losses::word(options_.grad_scale))},
-                   options_.engine, queue(), call);
-  return rows.in_double() ? clip_of<double>(rows, options_, scale())
-                          : clip_of<float>(rows, options_, scale());
+                   options_.engine, options);
+  return rows.in_double() ? clip_of<double>(rows, options_, logit_scale())
+                          : clip_of<float>(rows, options_, logit_scale());
 } catch (...) {
   internal::end_calls(group);
 }

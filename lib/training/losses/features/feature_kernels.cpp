@@ -32,16 +32,13 @@ void softmax_of(const Block<T>& block, const SoftmaxTerms<T>& terms) {
     for (std::size_t j = 0; j < block.columns; ++j) {
       const T own = std::exp(std::min(T{0}, terms.scale * (k[j] - center)));
       T result = weight * (own - terms.floor);
-      if (terms.column_center != nullptr) {
-        const T column_weight = terms.column_weight[j];
-        if (terms.row_factor != nullptr)
-          result += std::min(column_weight, own * (terms.row_factor[i] * terms.column_factor[j]));
-        else
-          result += column_weight *
-                    std::exp(std::min(T{0}, terms.scale * (k[j] - terms.column_center[j])));
-        result -= column_weight * terms.floor;
-      }
-      k[j] = result;
+      const T column_weight = terms.column_weight[j];
+      if (terms.row_factor != nullptr)
+        result += std::min(column_weight, own * (terms.row_factor[i] * terms.column_factor[j]));
+      else
+        result +=
+            column_weight * std::exp(std::min(T{0}, terms.scale * (k[j] - terms.column_center[j])));
+      k[j] = result - column_weight * terms.floor;
     }
   }
 }
@@ -59,8 +56,7 @@ void logistic_of(const Block<T>& block, const LogisticTerms<T>& terms) {
       const T large = 1 / (1 + e);
       linear += std::max(z, T{0});
       product += e + product * e;
-      k[j] = (z > 0 ? large : e * large) *
-             (terms.row_weight[i] + (terms.column_weight == nullptr ? 0 : terms.column_weight[j]));
+      k[j] = (z > 0 ? large : e * large) * (terms.row_weight[i] + terms.column_weight[j]);
       slopes += k[j];
     }
     terms.softplus[i] += linear + std::log1p(product);

@@ -36,8 +36,8 @@ struct SoftmaxTerms {
   T scale = 0, floor = 0;  ///< `floor` is subtracted from each softmax.
   const T* row_center = nullptr;
   const T* row_weight = nullptr;
-  const T* row_factor = nullptr;     ///< Null: each softmax has an exponential of its own.
-  const T* column_center = nullptr;  ///< Null: no softmax over columns.
+  const T* row_factor = nullptr;  ///< Null: each softmax has its exponential.
+  const T* column_center = nullptr;
   const T* column_weight = nullptr;
   const T* column_factor = nullptr;  ///< Times the weight.
 };
@@ -47,9 +47,9 @@ template <typename T>
 struct LogisticTerms {
   T scale = 0, bias = 0;
   const T* row_weight = nullptr;
-  const T* column_weight = nullptr;  ///< Null: 0.
-  double* softplus = nullptr;        ///< By row: += sum of log(1 + exp(scale k + bias)).
-  double* slopes = nullptr;          ///< By row: += sum of the results.
+  const T* column_weight = nullptr;
+  double* softplus = nullptr;  ///< By row: += sum of log(1 + exp(scale k + bias)).
+  double* slopes = nullptr;    ///< By row: += sum of the results.
 };
 
 template <typename T>

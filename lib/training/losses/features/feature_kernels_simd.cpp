@@ -100,10 +100,7 @@ void softmax_of(const Block<T>& block, const SoftmaxTerms<T>& terms) {
       return hn::Exp(d, hn::Min(zero, hn::Mul(scale, hn::Sub(hn::Load(d, k + j), log_sum))));
     };
     const auto own_at = [&](std::size_t j) HWY_ATTR { return softmax_at(j, center); };
-    if (terms.column_center == nullptr) {
-      for (std::size_t j = 0; j < block.columns; j += lanes)
-        hn::Store(hn::Mul(weight, hn::Sub(own_at(j), floor)), d, k + j);
-    } else if (terms.row_factor != nullptr) {
+    if (terms.row_factor != nullptr) {
       const auto factor = hn::Set(d, terms.row_factor[i]);
       for (std::size_t j = 0; j < block.columns; j += lanes) {
         const auto own = own_at(j);
@@ -144,9 +141,7 @@ void logistic_of(const Block<T>& block, const LogisticTerms<T>& terms) {
       const auto large = hn::Div(one, hn::Add(one, e));
       linear = add_wide(linear, hn::Max(z, zero));
       product = multiply_wide(product, e);
-      const auto weight = terms.column_weight == nullptr
-                              ? row_weight
-                              : hn::Add(row_weight, hn::Load(d, terms.column_weight + j));
+      const auto weight = hn::Add(row_weight, hn::Load(d, terms.column_weight + j));
       const auto slope = hn::Mul(weight, hn::IfThenElse(hn::Gt(z, zero), large, hn::Mul(e, large)));
       slopes = add_wide(slopes, slope);
       hn::Store(slope, d, k + j);

@@ -44,33 +44,19 @@ void check_features(std::string_view what, const ConstTensorView& rows, bool in_
   });
 }
 
-/// The queue would leave out rows with the smallest number.
-void check_labels(const ConstTensorView& labels) {
-  check_elements("labels", labels);
-  const auto all = labels.values<std::int64_t>();
-  const auto found = std::ranges::find(all, INT64_MIN);
-  if (found != all.end())
-    failf(Errc::invalid_argument, "labels[{}] is {}; labels must be greater", found - all.begin(),
-          INT64_MIN);
-}
-
 }  // namespace
 
 FeatureRows::FeatureRows(ProcessGroup* group, const FeatureBatch& batch, const FeatureRules& rules,
-                         const tutti::losses::FeatureEngine& engine, FeatureQueue& queue,
-                         const CallOptions& call)
+                         const tutti::losses::FeatureEngine& engine, const CallOptions& options)
     : group_(group),
-      queue_(queue.rows()),
-      call_(call),
-      staged_{Staged(group, call), Staged(group, call)},
+      options_(options),
+      staged_{Staged(group, options), Staged(group, options)},
       sides_(rules.sides),
       dtype_(batch.anchors.dtype),
       in_double_(engine.in_double || batch.anchors.dtype == DType::f64),
-      training_(batch.training),
       given_(batch.weight.has_value()) {
   auto here = batch;
   exchange(here, rules, engine);
-  remember();
 }
 
 /// Stages and checks this rank's arrays.
@@ -115,62 +101,27 @@ void FeatureRows::check(FeatureBatch& batch, const tutti::losses::FeatureEngine&
   if (batch.weight && !(batch.weight->shape == Shape::vector(rows)))
     failf(Errc::invalid_argument, "weights are {}, anchors {}; weights must be [{}]",
           to_string(batch.weight->shape), to_string(anchors.shape), rows);
-  if (queue_.options().queue != 0 && queue_.classes() != sides_ * dims_)
-    failf(Errc::invalid_argument,
-          "anchors are {}, but the queue was made for {} dims; they must be "
-          "equal",
-          to_string(anchors.shape), queue_.classes() / sides_);
   check_features("anchors", anchors, in_double_);
   if (sides_ == 2)
     check_features("candidates", candidates, in_double_);
   else
-    check_labels(labels);
-  queue_.check_world(rank(), ranks());
+    check_elements("labels", labels);
   own_ = {anchors, candidates};
   own_labels_ = labels;
-}
-
-/// Returns the rows of this call on each rank, from rows with those of the queue.
-std::vector<std::int64_t> FeatureRows::live_counts(const RowLayout& layout,
-                                                   std::string_view loss) const {
-  std::vector<std::int64_t> live;
-  for (int r = 0; r < ranks(); ++r) {
-    live.push_back(layout[r] - queue_.size_of(r));
-    if (live.back() < 0)
-      throw gather_error(
-          Errc::mismatch, *group_, loss, r,
-          fmt::format("rank {} sent {} rows including its queue, but its queue has {}", r,
-                      layout[r], queue_.size_of(r)));
-  }
-  return live;
 }
 
 void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
                            const tutti::losses::FeatureEngine& engine) {
   const auto sides = static_cast<std::size_t>(sides_);
-  std::array<std::vector<std::byte>, 2> copies;
-  std::vector<std::int64_t> labels;
   std::vector<double> weights;
   std::vector<ConstTensorView> arrays;
   const auto prepare = [&] {
     check(batch, engine);
-    const auto& queued = queue_.own();
-    const auto rows = own_[0].shape.rows() + std::ssize(queued.targets);
-    for (std::size_t side = 0; side < sides; ++side) {
-      arrays.emplace_back(own_[side].data, dtype_, Shape{rows, dims_});
-      if (queued.size() == 0) continue;
-      copies[side] = joined(static_cast<int>(side));
-      arrays.back().data = copies[side].data();
-    }
-    if (sides_ == 1) {
-      const auto* own = static_cast<const std::int64_t*>(own_labels_.data);
-      labels.assign(own, own + own_labels_.shape.numel());
-      labels.insert(labels.end(), queued.targets.begin(), queued.targets.end());
-      arrays.emplace_back(labels);
-    }
+    for (std::size_t side = 0; side < sides; ++side)
+      arrays.emplace_back(own_[side].data, dtype_, own_[side].shape);
+    if (sides_ == 1) arrays.push_back(own_labels_);
     if (!batch.weight) return;
     weights = check_weights(*batch.weight);
-    weights.resize(static_cast<std::size_t>(rows));  // Those of the queue are not used.
     arrays.emplace_back(weights);
   };
   GatheredArrays all;
@@ -178,85 +129,70 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
     named(rules.loss, prepare);
     all.layout = RowLayout(std::vector{arrays[0].shape.rows()});
   } else {
-    const auto options =
-        fmt::format("{}{}{}{}{}, {}{}", rules.options, engine.in_double ? ", in double" : "",
-                    engine.gemm != nullptr ? ", with its own gemm" : "",
-                    engine.max_gathered_bytes != 0
-                        ? fmt::format(", max_gathered_bytes {}", engine.max_gathered_bytes)
-                        : "",
-                    batch.weight ? ", with weights" : "", training_ ? "training" : "evaluation",
-                    queue_.state());
-    const bool limited = engine.max_gathered_bytes != 0;
+    const auto words = fmt::format("{}{}{}{}", rules.options, engine.in_double ? ", in double" : "",
+                                   engine.gemm != nullptr ? ", with its own gemm" : "",
+                                   batch.weight ? ", with weights" : "");
     all = gather_host_arrays(*group_,
                              {.caller = rules.loss,
-                              .small = limited ? 0 : GatherRequest::most,
-                              .only_small = limited,
+                              .small = GatherRequest::most,
                               .check =
                                   [&](GatherRequest& request) {
                                     prepare();
                                     request.arrays = arrays;
                                   },
-                              .agree = options},
-                             call_);
-    call_.name = {};
+                              .agree = words},
+                             options_);
+    options_.name = {};
   }
   if (all.layout.total() > most_feature_rows)
     failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", rules.loss,
           all.layout.total(), most_feature_rows);
-  owners_ = RowLayout(live_counts(all.layout, rules.loss));
-  queued_ = queue_.size();
+  owners_ = all.layout;
   set_shares();
-
-  // Of a row: both sides in the type of the computation, and one side as it arrives.
-  const std::int64_t element = in_double_ ? 8 : 4;
-  const auto row_bytes = dims_ * (sides_ * element + static_cast<std::int64_t>(size_of(dtype_)));
-  const bool as_is = static_cast<std::int64_t>(size_of(dtype_)) == element && queued_ == 0;
-  const auto bytes = static_cast<std::uint64_t>(all.layout.total()) *
-                     static_cast<std::uint64_t>(as_is ? dims_ * sides_ * element : row_bytes);
-  const auto limit = static_cast<std::uint64_t>(engine.max_gathered_bytes);
-  streams_ = ranks() > 1 && limit != 0 && bytes > limit;
-  if (group_ != nullptr && all.data.empty()) {
-    const std::span wanted = std::span(arrays).subspan(streams_ ? sides : 0);
-    if (streams_) all.data.resize(sides);
-    for (const auto& array : wanted) {
-      auto& to = all.data.emplace_back(host_memory(), array.shape.with_rows(all.layout.total()),
-                                       array.dtype);
-      host_call(*group_,
-                {.kind = Operation::all_gather, .in = array, .out = to, .rows = all.layout}, call_,
-                {}, rules.loss);
-    }
-  }
-  // Separates the rows of the call, in rank order, from those of the queue, oldest first.
-  const auto split = [&]<typename T>(std::size_t array, std::vector<T>& to, bool with_queue) {
-    const auto* from =
-        static_cast<const T*>(group_ == nullptr ? arrays[array].data : all.data[array].data());
-    std::vector<const T*> next;
-    for (int r = 0; r < ranks(); ++r) {
-      next.push_back(from + all.layout.offset(r));
-      to.insert(to.end(), next.back(), next.back() + owners_[r]);
-      next.back() += owners_[r];
-    }
-    if (!with_queue) return;
-    for (const auto& segment : queue_.segments()) {
-      auto& at = next[static_cast<std::size_t>(segment.rank)];
-      to.insert(to.end(), at, at + segment.count);
-      at += segment.count;
-    }
+  const auto copy = [&]<typename T>(std::size_t array, std::vector<T>& to) {
+    const ConstTensorView from = group_ == nullptr ? arrays[array] : all.data[array].view();
+    to.assign(from.values<T>().begin(), from.values<T>().end());
   };
-  auto array = sides;
-  if (sides_ == 1) split(array++, labels_, true);
-  if (given_) split(array, given_weights_, false);
+  if (sides_ == 1) copy(sides, labels_);
+  if (given_) copy(arrays.size() - 1, given_weights_);
   set_weights();
-  if (streams_) {
-    chunk_ = std::max(block_columns,
-                      static_cast<std::int64_t>(limit) / row_bytes / block_columns * block_columns);
-    const auto rounds_of = [&](std::int64_t rows) { return (rows + chunk_ - 1) / chunk_; };
-    rounds_ = rounds_of(rows()) + rounds_of(queued_);
-  }
   for (std::size_t side = 0; side < sides; ++side) {
     const auto s = static_cast<int>(side);
-    set_features(s, group_ == nullptr || streams_ ? Tensor() : std::move(all.data[side]));
+    auto gathered = group_ == nullptr ? Tensor() : std::move(all.data[side]);
+    in_double_ ? unpack<double>(s, std::move(gathered)) : unpack<float>(s, std::move(gathered));
   }
+}
+
+/// `gathered` is empty in one process, whose rows are own_.
+template <typename T>
+void FeatureRows::unpack(int side, Tensor&& gathered) {
+  auto& to = side_[static_cast<std::size_t>(side)];
+  to.gathered = std::move(gathered);
+  const ConstTensorView from =
+      group_ == nullptr ? own_[static_cast<std::size_t>(side)] : std::as_const(to.gathered).view();
+  to.rows = from.data;
+  if (dtype_ == tutti::dtype_of<T>) return;
+  to.converted = AlignedArray<std::byte>(count_of_rows(rows(), dims_) * sizeof(T));
+  auto* out = reinterpret_cast<T*>(to.converted.data());
+  with_type(dtype_, [&]<typename In>(In) {
+    const auto* in = static_cast<const In*>(from.data);
+    for (std::int64_t i = 0; i < from.shape.numel(); ++i) out[i] = static_cast<T>(to_double(in[i]));
+  });
+  to.gathered = {};
+  to.rows = to.converted.data();
+}
+
+std::vector<double> FeatureRows::pair_products() const {
+  std::vector<double> products(static_cast<std::size_t>(rows()));
+  const auto dims = static_cast<std::size_t>(dims_);
+  const auto multiply = [&]<typename T>(T) {
+    const auto* a = static_cast<const T*>(features(0));
+    const auto* c = static_cast<const T*>(features(1));
+    for (auto& product : products)
+      for (std::size_t d = 0; d < dims; ++d) product += to_double(*a++) * to_double(*c++);
+  };
+  in_double_ ? multiply(double{}) : multiply(float{});
+  return products;
 }
 
 /// The sides get complementary remainders of the division of the blocks by the ranks.
@@ -294,10 +230,9 @@ BySide FeatureRows::gather(BySide&& mine, std::size_t width) const {
   const RowLayout layout(counts);
   auto both = std::move(mine[0]);
   both.insert(both.end(), mine[1].begin(), mine[1].end());
-  std::vector<double> all(static_cast<std::size_t>(layout.total()) * width);
   const ConstTensorView in(both.data(), DType::f64, {layout[rank()], columns});
-  const TensorView out(all.data(), DType::f64, {layout.total(), columns});
-  host_call(*group_, {.kind = Operation::all_gather, .in = in, .out = out, .rows = layout}, call_);
+  const auto gathered = all_rows(*group_, in, layout, options_);
+  const auto all = gathered.values<double>();
   BySide result;
   for (int side = 0; side < sides_; ++side)
     result[static_cast<std::size_t>(side)].reserve(static_cast<std::size_t>(rows()) * width);
@@ -316,48 +251,14 @@ Tensor FeatureRows::gradient(int side, Tensor&& of_share) {
   const auto s = static_cast<std::size_t>(side);
   const auto& parts = share(side);
   auto own = std::move(of_share);
-  if (!(parts == owners_)) {  // On every rank alike, also on one without rows.
-    Tensor received(host_memory(), {owners_[rank()], dims_}, dtype_);
-    host_call(*group_,
-              {.kind = Operation::all_to_all,
-               .in = own,
-               .out = received,
-               .rows = overlaps(owners_, rank(), parts),
-               .send_rows = overlaps(parts, rank(), owners_)},
-              call_);
-    own = std::move(received);
-  }
+  if (!(parts == owners_))  // On every rank alike, also on one without rows.
+    own = move_rows(*group_, own, parts, owners_, options_);
   if (staged_[s].is_host()) return own;
   return staged_[s].gradient([&](void* to) { std::memcpy(to, own.data(), own.bytes()); });
 }
 
 double FeatureRows::scale_of(GradScale scale) const {
   return losses::scale_of(scale, group_);
-}
-
-/// Copies the rows that commit() adds to the queue, and reserves memory for them.
-void FeatureRows::remember() {
-  if (!training_ || queue_.options().queue == 0) return;
-  const auto rows = own_[0].shape.rows();
-  const auto kept = std::min(rows, queue_.options().queue);
-  const auto skip = count_of_rows(rows - kept, dims_) * size_of(dtype_);
-  const auto row = static_cast<std::size_t>(dims_) * size_of(dtype_);
-  std::vector<std::byte> joint(static_cast<std::size_t>(kept) * row *
-                               static_cast<std::size_t>(sides_));
-  auto* to = joint.data();
-  for (std::size_t i = 0; i < static_cast<std::size_t>(kept); ++i)
-    for (std::size_t side = 0; side < static_cast<std::size_t>(sides_); ++side, to += row)
-      std::memcpy(to, static_cast<const std::byte*>(own_[side].data) + skip + i * row, row);
-  std::vector<std::int64_t> labels(static_cast<std::size_t>(kept));
-  if (sides_ == 1)
-    std::copy_n(static_cast<const std::int64_t*>(own_labels_.data) + (rows - kept), kept,
-                labels.begin());
-  fresh_ = queue_.newest({{joint.data(), dtype_, {kept, sides_ * dims_}}, labels}, INT64_MIN);
-  queue_.reserve(fresh_.size(), ranks());
-}
-
-void FeatureRows::commit() noexcept {
-  if (training_) queue_.enqueue(rank(), owners_.counts(), fresh_, false);
 }
 
 }  // namespace tutti::internal::losses

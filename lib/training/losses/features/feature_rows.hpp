@@ -15,7 +15,6 @@
 #include <tutti/losses/features.hpp>
 #include <tutti/row_layout.hpp>
 
-#include "losses/features/feature_queue.hpp"
 #include "losses/staged.hpp"
 
 // The rows of all ranks in one call of a loss over features. In this folder, only this file
@@ -53,21 +52,6 @@ inline std::size_t count_of_rows(std::int64_t rows, std::int64_t dims) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(dims);
 }
 
-/// Returns the rows that part `r` of layout `a` shares with [first, last).
-inline std::int64_t overlap(const RowLayout& a, int r, std::int64_t first, std::int64_t last) {
-  return std::max<std::int64_t>(0,
-                                std::min(a.offset(r) + a[r], last) - std::max(a.offset(r), first));
-}
-
-/// The rows that rank `rank` moves to or from each rank, from parts of `mine` to parts of `theirs`.
-inline std::vector<std::int64_t> overlaps(const RowLayout& mine, int rank,
-                                          const RowLayout& theirs) {
-  std::vector<std::int64_t> counts;
-  for (int r = 0; r < theirs.ranks(); ++r)
-    counts.push_back(overlap(theirs, r, mine.offset(rank), mine.offset(rank) + mine[rank]));
-  return counts;
-}
-
 /// The largest sum of the squares of a row: products of rows, logits and their sums stay finite.
 constexpr double most_squares(bool in_double) {
   return in_double ? 1e280 : 1e30;
@@ -79,34 +63,23 @@ struct FeatureRules {
   int sides = 2;            ///< 2: anchors and candidates; 1: anchors with labels.
 };
 
-/// Rows that other rows are compared with: those of this call, or those of the queue.
-struct FeatureColumns {
-  const void* data = nullptr;  ///< [count, D], float or double.
-  std::int64_t first = 0;      ///< The number of the first row, a multiple of block_columns.
-  std::int64_t count = 0;
-  bool queued = false;
-};
-
 /// Numbers by side and row.
 using BySide = std::array<std::vector<double>, 2>;
 
-/// The rows of this call, numbered over all ranks, and those of the queue, oldest first.
+/// The rows of this call, numbered over all ranks.
 ///
 /// Ranks share the work in whole blocks of rows: rank r computes the rows share(side) has for it,
-/// and compares them with all columns(). Features have the type of the computation. If all features
-/// of all ranks have more than FeatureEngine::max_gathered_bytes, columns arrive in several rounds.
+/// and compares them with all rows of the other side. Features have the type of the computation.
 class FeatureRows {
  public:
   /// Collective. A null group means a single process. @throws Error as FeatureLoss.
   FeatureRows(ProcessGroup* group, const FeatureBatch& batch, const FeatureRules& rules,
-              const tutti::losses::FeatureEngine& engine, FeatureQueue& queue,
-              const CallOptions& call);
+              const tutti::losses::FeatureEngine& engine, const CallOptions& options);
 
   int rank() const noexcept { return group_ == nullptr ? 0 : group_->rank(); }
   int ranks() const noexcept { return group_ == nullptr ? 1 : group_->size(); }
   int sides() const noexcept { return sides_; }
   std::int64_t rows() const noexcept { return owners_.total(); }
-  std::int64_t queued() const noexcept { return queued_; }
   std::int64_t dims() const noexcept { return dims_; }
   DType dtype() const noexcept { return dtype_; }
   bool in_double() const noexcept { return in_double_; }
@@ -117,19 +90,16 @@ class FeatureRows {
   /// rows that do not count. Their sum.
   std::span<const double> weights() const noexcept { return weights_; }
   double mass() const noexcept { return mass_; }
-  /// Labels of the rows of this call, then of the queue. Empty with two sides.
+  /// Empty with two sides.
   std::span<const std::int64_t> labels() const noexcept { return labels_; }
 
   const RowLayout& share(int side) const noexcept { return share_[static_cast<std::size_t>(side)]; }
-  /// This rank's share of the features, [share(side)[rank()], D].
-  const void* share_rows(int side) const noexcept;
-
-  std::int64_t rounds() const noexcept { return rounds_; }
-  /// Returns the columns of a round: rows of `side`. Valid until the next call with this side.
-  /// Collective if there are several rounds.
-  std::vector<FeatureColumns> columns(int side, std::int64_t round);
-  /// The product of each row's anchor and candidate, in double. Collective with several rounds.
-  std::vector<double> pair_products();
+  /// The features of all rows, [rows(), D].
+  const void* features(int side) const noexcept {
+    return side_[static_cast<std::size_t>(side)].rows;
+  }
+  /// The product of each row's anchor and candidate, in double.
+  std::vector<double> pair_products() const;
 
   /// Collective. Takes `width` numbers for each row of this rank's shares; returns those of all
   /// rows, by side.
@@ -139,28 +109,16 @@ class FeatureRows {
   Tensor gradient(int side, Tensor&& of_share);
   double scale_of(GradScale scale) const;
 
-  /// Adds the rows of this call to the queue, once the loss has succeeded.
-  void commit() noexcept;
-
  private:
   void check(FeatureBatch& batch, const tutti::losses::FeatureEngine& engine);
   void exchange(FeatureBatch& batch, const FeatureRules& rules,
                 const tutti::losses::FeatureEngine& engine);
   void set_shares();
-  void set_features(int side, Tensor&& gathered);
   template <typename T>
   void unpack(int side, Tensor&& gathered);
-  template <typename T>
-  void take_share(int side);
-  template <typename T>
-  std::vector<FeatureColumns> next_columns(int side, std::int64_t round);
-  void remember();
-  std::vector<std::byte> joined(int side) const;
-  std::vector<std::int64_t> live_counts(const RowLayout& layout, std::string_view loss) const;
 
   ProcessGroup* group_;
-  RowQueue& queue_;
-  CallOptions call_;
+  CallOptions options_;
   std::array<Staged, 2> staged_;
   std::array<ConstTensorView, 2> own_;  // This rank's rows, on the host.
   ConstTensorView own_labels_{};
@@ -168,29 +126,21 @@ class FeatureRows {
   DType dtype_;
   std::int64_t dims_ = 0;
   bool in_double_;
-  bool training_;
   bool given_;  // With weights.
-  bool streams_ = false;
-  std::int64_t queued_ = 0;
-  std::int64_t rounds_ = 1;
-  std::int64_t chunk_ = 0;  // Rows in a round.
   RowLayout owners_;
   std::array<RowLayout, 2> share_;
   std::vector<double> given_weights_, weights_;
   double mass_ = 0;
   std::vector<std::int64_t> labels_;
 
-  /// Features of one side in the type of the computation. `live` points to the caller's rows, to
-  /// the gathered rows or to their conversion.
+  /// Features of one side in the type of the computation: the caller's rows, the gathered rows or
+  /// their conversion.
   struct Side {
-    const void* live = nullptr;
-    const void* of_queue = nullptr;
-    const void* share = nullptr;
+    const void* rows = nullptr;
     Tensor gathered{};
-    AlignedArray<std::byte> converted{}, queue{}, chunk{};
+    AlignedArray<std::byte> converted{};
   };
   std::array<Side, 2> side_;
-  RowQueue::Rows fresh_;
 };
 
 }  // namespace tutti::internal::losses

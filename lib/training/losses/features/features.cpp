@@ -6,7 +6,6 @@
 
 #include "group/call.hpp"
 #include "losses/features/feature_rows.hpp"
-#include "losses/over_ranks.hpp"
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -16,12 +15,12 @@ namespace {
 using internal::failf;
 using internal::losses::block_columns;
 using internal::losses::block_rows;
-using internal::losses::FeatureQueue;
 
 void check_scale(std::string_view loss, double scale) {
   // The range keeps products with features and their quotients finite in float.
   if (!(scale >= 1e-6 && scale <= 1e6))
-    failf(Errc::invalid_argument, "{}: scale is {}; it must be between 1e-6 and 1e6", loss, scale);
+    failf(Errc::invalid_argument, "{}: logit_scale is {}; it must be between 1e-6 and 1e6", loss,
+          scale);
 }
 
 void check_bias(std::string_view loss, double bias) {
@@ -39,34 +38,20 @@ void check_engine(std::string_view loss, const FeatureEngine& engine) {
   };
   check("tile_rows", engine.tile_rows, block_rows);
   check("tile_columns", engine.tile_columns, block_columns);
-  if (engine.max_gathered_bytes < 0)
-    failf(Errc::invalid_argument, "{}: max_gathered_bytes is {}; it must be 0 (no limit) or more",
-          loss, engine.max_gathered_bytes);
-}
-
-std::int64_t queue_columns(std::string_view loss, const FeatureQueueOptions& queue, int sides) {
-  if (queue.rows < 0 || queue.rows > INT32_MAX)
-    failf(Errc::invalid_argument, "{}: queue.rows is {}; it must be 0 to {}", loss, queue.rows,
-          INT32_MAX);
-  constexpr std::int64_t most = std::int64_t{1} << 31;
-  if (queue.rows > 0 && (queue.dims < 1 || queue.dims > most))
-    failf(Errc::invalid_argument,
-          "{}: queue.dims is {}, with queue.rows {}; a queue needs the number of features of a "
-          "row, 1 to {}",
-          loss, queue.dims, queue.rows, most);
-  return queue.rows > 0 ? queue.dims * sides : 1;
 }
 
 }  // namespace
 
-FeatureLoss::FeatureLoss(std::string_view name, double scale, std::optional<double> bias,
-                         GradScale grad_scale, const FeatureEngine& engine,
-                         const FeatureQueueOptions& queue, int sides) try
-    : name_(name), scale_(scale), bias_(bias), grad_scale_(grad_scale), engine_(engine) {
-  check_scale(name, scale);
+FeatureLoss::FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
+                         GradScale grad_scale, const FeatureEngine& engine) try
+    : name_(name),
+      logit_scale_(logit_scale),
+      bias_(bias),
+      grad_scale_(grad_scale),
+      engine_(engine) {
+  check_scale(name, logit_scale);
   if (bias) check_bias(name, *bias);
   check_engine(name, engine);
-  queue_ = std::make_unique<FeatureQueue>(name, queue_columns(name, queue, sides), queue.rows);
 } catch (...) {
   internal::end_calls(nullptr);
 }
@@ -75,9 +60,9 @@ FeatureLoss::FeatureLoss(FeatureLoss&&) noexcept = default;
 FeatureLoss& FeatureLoss::operator=(FeatureLoss&&) noexcept = default;
 FeatureLoss::~FeatureLoss() = default;
 
-void FeatureLoss::set_scale(double scale) {
-  check_scale(name_, scale);
-  scale_ = scale;
+void FeatureLoss::set_logit_scale(double logit_scale) {
+  check_scale(name_, logit_scale);
+  logit_scale_ = logit_scale;
 }
 
 void FeatureLoss::set_bias(double bias) {
@@ -86,28 +71,6 @@ void FeatureLoss::set_bias(double bias) {
           name_);
   check_bias(name_, bias);
   bias_ = bias;
-}
-
-std::int64_t FeatureLoss::queued() const noexcept {
-  return queue_->queued();
-}
-void FeatureLoss::reset_queue() noexcept {
-  queue_->reset_queue();
-}
-std::string FeatureLoss::save(ProcessGroup& group, const CallOptions& call) const {
-  return queue_->save(group, call);
-}
-std::string FeatureLoss::save() const {
-  return queue_->save();
-}
-void FeatureLoss::load(ProcessGroup& group, std::string_view state) {
-  queue_->load(group, state);
-}
-void FeatureLoss::load(std::string_view state) {
-  queue_->load(state);
-}
-void FeatureLoss::set_group(ProcessGroup& group, const CallOptions& call) {
-  queue_->set_group(group, call);
 }
 
 }  // namespace losses

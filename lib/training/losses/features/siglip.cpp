@@ -35,14 +35,12 @@ FeatureResult sig_lip_of(FeatureRows& rows, const SigLipOptions& options, double
   auto sums = tiles.gradients(
       {.factor = scale * factor * rows.scale_of(options.grad_scale), .has_slopes = true},
       [&](const Tile<T>& tile) {
-        kernels.logistic(
-            tile.block,
-            {.scale = static_cast<T>(scale),
-             .bias = static_cast<T>(bias),
-             .row_weight = of_rows.data() + tile.first_row,
-             .column_weight = tile.queued ? nullptr : of_rows.data() + tile.first_column,
-             .softplus = tile.softplus,
-             .slopes = tile.slopes});
+        kernels.logistic(tile.block, {.scale = static_cast<T>(scale),
+                                      .bias = static_cast<T>(bias),
+                                      .row_weight = of_rows.data() + tile.first_row,
+                                      .column_weight = of_rows.data() + tile.first_column,
+                                      .softplus = tile.softplus,
+                                      .slopes = tile.slopes});
         tile.for_own_pairs([&](std::int64_t row) {
           const auto i = static_cast<std::size_t>(row);
           const double z = scale * own[i] + bias;
@@ -62,19 +60,18 @@ FeatureResult sig_lip_of(FeatureRows& rows, const SigLipOptions& options, double
 }  // namespace
 
 SigLip::SigLip(const Options& options)
-    : FeatureLoss("siglip", options.scale, options.bias, options.grad_scale, options.engine,
-                  options.queue, 2),
+    : FeatureLoss("siglip", options.logit_scale, options.bias, options.grad_scale, options.engine),
       options_(options) {}
 
 FeatureResult SigLip::compute(ProcessGroup* group, const FeatureBatch& batch,
-                              const CallOptions& call) try {
+                              const CallOptions& options) try {
   FeatureRows rows(group, batch,
                    {.loss = name(),
-                    .options = fmt::format("scale {}, bias {}, grad_scale {}", scale(), bias(),
-                                           internal::losses::word(options_.grad_scale))},
-                   options_.engine, queue(), call);
-  return rows.in_double() ? sig_lip_of<double>(rows, options_, scale(), bias())
-                          : sig_lip_of<float>(rows, options_, scale(), bias());
+                    .options = fmt::format("logit_scale {}, bias {}, grad_scale {}", logit_scale(),
+                                           bias(), internal::losses::word(options_.grad_scale))},
+                   options_.engine, options);
+  return rows.in_double() ? sig_lip_of<double>(rows, options_, logit_scale(), bias())
+                          : sig_lip_of<float>(rows, options_, logit_scale(), bias());
 } catch (...) {
   internal::end_calls(group);
 }

@@ -69,18 +69,16 @@ class SoftmaxRows {
     SoftmaxTerms<T> terms{.scale = scale_,
                           .floor = floor_,
                           .row_center = rows.center.data() + row,
-                          .row_weight = rows.weight.data() + row};
-    if (!tile.queued) {
-      terms.column_center = columns.center.data() + column;
-      terms.column_weight = columns.weight.data() + column;
-      const auto* far = columns.far.data() + column / static_cast<std::size_t>(block_rows);
-      const bool all_near = rows.far[row / static_cast<std::size_t>(block_rows)] == 0 &&
-                            std::none_of(far, far + block_columns / block_rows,
-                                         [](std::uint8_t is_far) { return is_far != 0; });
-      if (all_near) {
-        terms.row_factor = rows.factor.data() + row;
-        terms.column_factor = columns.weighted.data() + column;
-      }
+                          .row_weight = rows.weight.data() + row,
+                          .column_center = columns.center.data() + column,
+                          .column_weight = columns.weight.data() + column};
+    const auto* far = columns.far.data() + column / static_cast<std::size_t>(block_rows);
+    const bool all_near = rows.far[row / static_cast<std::size_t>(block_rows)] == 0 &&
+                          std::none_of(far, far + block_columns / block_rows,
+                                       [](std::uint8_t is_far) { return is_far != 0; });
+    if (all_near) {
+      terms.row_factor = rows.factor.data() + row;
+      terms.column_factor = columns.weighted.data() + column;
     }
     kernels.softmax(tile.block, terms);
   }
@@ -109,11 +107,10 @@ inline tutti::losses::FeatureResult finish(FeatureRows& rows, double value, Grad
   const double share = factor * rows.scale_of(scale) / rows.ranks();
   tutti::losses::FeatureResult result;
   result.loss = value;
-  result.grad_scale = sums.scale * share;
+  result.grad_logit_scale = sums.scale * share;
   result.grad_bias = sums.bias * share;
   result.grad_anchors = std::move(sums.features[0]);
   result.grad_candidates = std::move(sums.features[1]);
-  rows.commit();
   return result;
 }
 

@@ -21,7 +21,7 @@ using internal::losses::Tile;
 /// The positives of each row.
 class Positives {
  public:
-  explicit Positives(const FeatureRows& rows) : rows_(rows.rows()), order_(rows.labels().size()) {
+  explicit Positives(const FeatureRows& rows) : order_(rows.labels().size()) {
     const auto labels = rows.labels();
     std::iota(order_.begin(), order_.end(), std::int64_t{0});
     std::ranges::stable_sort(order_, {}, [&](std::int64_t i) { return label(labels, i); });
@@ -43,15 +43,14 @@ class Positives {
   /// Calls f(row, column) for each pair of positives in the tile.
   template <typename T, typename F>
   void for_pairs(const Tile<T>& tile, const F& f) const {
-    const auto offset = tile.queued ? rows_ : 0;  // The queue's rows have the last numbers.
     for (std::size_t i = 0; i < tile.block.rows; ++i) {
       const auto row = tile.first_row + static_cast<std::int64_t>(i);
       const auto at = static_cast<std::size_t>(row);
       const auto end = order_.begin() + static_cast<std::ptrdiff_t>(last_[at]);
       auto next = std::lower_bound(order_.begin() + static_cast<std::ptrdiff_t>(first_[at]), end,
-                                   tile.first_column + offset);
-      for (; next != end && *next < tile.first_column + offset + tile.columns; ++next)
-        if (*next != row) f(row, *next - offset);
+                                   tile.first_column);
+      for (; next != end && *next < tile.first_column + tile.columns; ++next)
+        if (*next != row) f(row, *next);
     }
   }
 
@@ -60,7 +59,6 @@ class Positives {
     return labels[static_cast<std::size_t>(i)];
   }
 
-  std::int64_t rows_;
   std::vector<std::int64_t> order_;        // Rows by label, then by number.
   std::vector<std::size_t> first_, last_;  // By row: its label's part of order_.
 };
@@ -91,18 +89,15 @@ FeatureResult sup_con_of(FeatureRows& rows, const SupConOptions& options, double
   const double factor = rows.mass() > 0 ? 1 / rows.mass() : 0;
   const internal::losses::SoftmaxRows<T> terms(rows, log_sums, weights, scale, 0);
   const auto& kernels = internal::losses::feature_kernels<T>();
-  // A pair of rows of the call is twice in the gradients' products with their rows.
+  // A pair of rows is twice in the gradients' products with their rows.
   auto sums = tiles.gradients(
-      {.of_call = {0.5, 0},
-       .of_queue = {1, 0},
-       .factor = scale * factor * rows.scale_of(options.grad_scale)},
+      {.times = {0.5, 0}, .factor = scale * factor * rows.scale_of(options.grad_scale)},
       [&](const Tile<T>& tile) {
         terms.weigh(tile, kernels);
         tile.for_own_pairs([&](std::int64_t row) { tile.at(row, row) = 0; });
         positives.for_pairs(tile, [&](std::int64_t row, std::int64_t column) {
-          const double of_column = tile.queued ? 0 : of_positives[static_cast<std::size_t>(column)];
-          tile.at(row, column) -=
-              static_cast<T>(of_positives[static_cast<std::size_t>(row)] + of_column);
+          tile.at(row, column) -= static_cast<T>(of_positives[static_cast<std::size_t>(row)] +
+                                                 of_positives[static_cast<std::size_t>(column)]);
         });
       });
   return finish(rows, loss * factor, std::move(sums), factor, options.grad_scale);
@@ -120,19 +115,19 @@ double scale_at(double temperature) {
 
 SupCon::SupCon(const Options& options)
     : FeatureLoss("sup_con", scale_at(options.temperature), std::nullopt, options.grad_scale,
-                  options.engine, options.queue, 1),
+                  options.engine),
       options_(options) {}
 
 FeatureResult SupCon::compute(ProcessGroup* group, const FeatureBatch& batch,
-                              const CallOptions& call) try {
+                              const CallOptions& options) try {
   FeatureRows rows(group, batch,
                    {.loss = name(),
-                    .options = fmt::format("scale {}, grad_scale {}", scale(),
+                    .options = fmt::format("logit_scale {}, grad_scale {}", logit_scale(),
                                            internal::losses::word(options_.grad_scale)),
                     .sides = 1},
-                   options_.engine, queue(), call);
-  return rows.in_double() ? sup_con_of<double>(rows, options_, scale())
-                          : sup_con_of<float>(rows, options_, scale());
+                   options_.engine, options);
+  return rows.in_double() ? sup_con_of<double>(rows, options_, logit_scale())
+                          : sup_con_of<float>(rows, options_, logit_scale());
 } catch (...) {
   internal::end_calls(group);
 }

@@ -36,35 +36,25 @@ void Tiles<T>::over_tasks(const Run& run) {
     for (auto row = first; row < last; row += engine_.tile_rows)
       tasks.push_back({side, row, std::min(engine_.tile_rows, last - row)});
   }
-  for (std::int64_t round = 0; round < rows_.rounds(); ++round) {
-    std::array<std::vector<FeatureColumns>, 2> columns;
-    for (int side = 0; side < rows_.sides(); ++side)
-      columns[static_cast<std::size_t>(other(side))] = rows_.columns(side, round);
-    std::atomic<std::size_t> next{0};
-    const auto threads = std::min(tasks.size(), static_cast<std::size_t>(engine_.threads));
-    in_parallel(engine_.threads, threads, [&](std::size_t, std::size_t) {
-      Scratch scratch;
-      for (auto i = next++; i < tasks.size(); i = next++)
-        run(tasks[i], columns[static_cast<std::size_t>(tasks[i].side)], scratch, round);
-    });
-  }
+  std::atomic<std::size_t> next{0};
+  const auto threads = std::min(tasks.size(), static_cast<std::size_t>(engine_.threads));
+  in_parallel(engine_.threads, threads, [&](std::size_t, std::size_t) {
+    Scratch scratch;
+    for (auto i = next++; i < tasks.size(); i = next++) run(tasks[i], scratch);
+  });
 }
 
 /// Sets the products of a tile.
 template <typename T>
-void Tiles<T>::multiply(const Scratch& scratch, const Task& rows, const FeatureColumns& columns,
-                        Tile<T>& tile) const {
+void Tiles<T>::multiply(const Scratch& scratch, const Task& rows, Tile<T>& tile) const {
   const auto dims = rows_.dims();
-  const auto* a = static_cast<const T*>(rows_.share_rows(rows.side)) +
-                  in_share(rows.side, tile.first_row) * static_cast<std::size_t>(dims);
-  const auto* b = static_cast<const T*>(columns.data) + (tile.first_column - columns.first) * dims;
   gemm_({.dtype = tutti::dtype_of<T>,
          .b_transposed = true,
          .m = static_cast<std::int64_t>(tile.block.rows),
          .n = tile.columns,
          .k = dims,
-         .a = a,
-         .b = b,
+         .a = features(rows.side, tile.first_row),
+         .b = features(other(rows.side), tile.first_column),
          .c = scratch.products.data(),
          .a_stride = dims,
          .b_stride = dims,
@@ -77,14 +67,12 @@ void Tiles<T>::multiply(const Scratch& scratch, const Task& rows, const FeatureC
   tile.for_own_pairs([&](std::int64_t row) { tile.at(row, row) = no_pair<T>; });
 }
 
-/// Calls use(tile) for each block of a task's rows with columns, tile by tile.
+/// Calls use(tile) for each block of a task's rows with all columns, tile by tile.
 template <typename T>
 template <typename Use>
-void Tiles<T>::over_blocks(const Task& task, const FeatureColumns& columns, const Scratch& scratch,
-                           const Use& use) const {
-  const auto end = columns.first + columns.count;
-  for (auto begin = columns.first; begin < end; begin += engine_.tile_columns) {
-    const auto last = std::min(end, begin + engine_.tile_columns);
+void Tiles<T>::over_blocks(const Task& task, const Scratch& scratch, const Use& use) const {
+  for (std::int64_t begin = 0; begin < rows_.rows(); begin += engine_.tile_columns) {
+    const auto last = std::min(rows_.rows(), begin + engine_.tile_columns);
     for (auto row = task.first; row < task.first + task.count; row += block_rows)
       for (auto column = begin; column < last; column += block_columns) {
         Tile<T> tile;
@@ -93,11 +81,10 @@ void Tiles<T>::over_blocks(const Task& task, const FeatureColumns& columns, cons
             static_cast<std::size_t>(std::min(block_rows, task.first + task.count - row));
         tile.block.stride = static_cast<std::size_t>(block_columns);
         tile.side = task.side;
-        tile.queued = columns.queued;
         tile.first_row = row;
         tile.first_column = column;
         tile.columns = std::min(block_columns, last - column);
-        multiply(scratch, task, columns, tile);
+        multiply(scratch, task, tile);
         use(tile);
       }
   }
@@ -113,18 +100,16 @@ BySide Tiles<T>::log_sums(double scale, const TileFunction<T>& visit) {
     sums[side].resize(count);
     if (visit) more[side].resize(count);
   }
-  over_tasks([&](const Task& task, const std::vector<FeatureColumns>& all, const Scratch& scratch,
-                 std::int64_t) {
+  over_tasks([&](const Task& task, const Scratch& scratch) {
     const auto side = static_cast<std::size_t>(task.side);
-    for (const auto& columns : all)
-      over_blocks(task, columns, scratch, [&](Tile<T>& tile) {
-        const auto at = in_share(task.side, tile.first_row);
-        if (visit) {
-          tile.more = more[side].data() + at;
-          visit(tile);
-        }
-        kernels_.log_sum(tile.block, scale, sums[side].data() + at);
-      });
+    over_blocks(task, scratch, [&](Tile<T>& tile) {
+      const auto at = in_share(task.side, tile.first_row);
+      if (visit) {
+        tile.more = more[side].data() + at;
+        visit(tile);
+      }
+      kernels_.log_sum(tile.block, scale, sums[side].data() + at);
+    });
   });
   BySide mine;
   for (std::size_t side = 0; side < 2; ++side) {
@@ -146,17 +131,14 @@ BySide Tiles<T>::sums_of_products() {
   for (int side = 0; side < rows_.sides(); ++side) {
     auto& total = totals[static_cast<std::size_t>(other(side))];
     total.resize(dims);
-    for (std::int64_t round = 0; round < rows_.rounds(); ++round)
-      for (const auto& columns : rows_.columns(side, round)) {
-        const auto* row = static_cast<const T*>(columns.data);
-        for (std::int64_t j = 0; j < columns.count; ++j, row += dims)
-          for (std::size_t d = 0; d < dims; ++d) total[d] += static_cast<double>(row[d]);
-      }
+    const auto* row = features(side, 0);
+    for (std::int64_t j = 0; j < rows_.rows(); ++j, row += dims)
+      for (std::size_t d = 0; d < dims; ++d) total[d] += static_cast<double>(row[d]);
   }
   BySide mine;
   for (int side = 0; side < rows_.sides(); ++side) {
     const auto s = static_cast<std::size_t>(side);
-    const auto* row = static_cast<const T*>(rows_.share_rows(side));
+    const auto* row = features(side, rows_.share(side).offset(rows_.rank()));
     for (std::int64_t i = 0; i < rows_.share(side)[rows_.rank()]; ++i, row += dims) {
       double sum = 0;
       for (std::size_t d = 0; d < dims; ++d) sum += static_cast<double>(row[d]) * totals[s][d];
@@ -170,27 +152,15 @@ template <typename T>
 GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<T>& weigh) {
   const auto dims = static_cast<std::size_t>(rows_.dims());
   const auto sides = static_cast<std::size_t>(rows_.sides());
-  const bool keeps = rows_.rounds() > 1;  // Sums stay from round to round.
   const std::size_t width = rules.has_slopes ? 3 : 1;
   GradientSums result{.width = width};
-  /// Sums over the columns so far, by row.
-  struct Kept {
-    AlignedArray<double> features;
-    std::vector<double> softplus, slopes;
-  };
-  std::array<Kept, 2> kept;
   BySide mine;
   for (std::size_t side = 0; side < sides; ++side) {
     const auto rows = rows_.share(static_cast<int>(side))[rows_.rank()];
-    const auto count = static_cast<std::size_t>(rows);
-    mine[side].resize(count * width);
-    if (keeps)
-      kept[side] = {AlignedArray<double>(count * dims), std::vector<double>(count),
-                    std::vector<double>(count)};
+    mine[side].resize(static_cast<std::size_t>(rows) * width);
     result.features[side] = Tensor(host_memory(), {rows, rows_.dims()}, rows_.dtype());
   }
-  over_tasks([&](const Task& task, const std::vector<FeatureColumns>& all, Scratch& scratch,
-                 std::int64_t round) {
+  over_tasks([&](const Task& task, Scratch& scratch) {
     const auto side = static_cast<std::size_t>(task.side);
     const auto begin = in_share(task.side, task.first);
     const auto count = static_cast<std::size_t>(task.count);
@@ -198,58 +168,40 @@ GradientSums Tiles<T>::gradients(const GradientRules& rules, const TileFunction<
       const auto most = static_cast<std::size_t>(std::min(
           engine_.tile_rows, std::max(rows_.share(0)[rows_.rank()], rows_.share(1)[rows_.rank()])));
       scratch.features = AlignedArray<T>(static_cast<std::size_t>(block_rows) * dims);
-      if (!keeps) scratch.sums = AlignedArray<double>(most * (dims + 2));
+      scratch.sums = AlignedArray<double>(most * (dims + 2));
     }
-    double* const sums = keeps ? kept[side].features.data() + begin * dims : scratch.sums.data();
-    double* const softplus = keeps ? kept[side].softplus.data() + begin : sums + count * dims;
-    double* const slopes = keeps ? kept[side].slopes.data() + begin : softplus + count;
-    if (round == 0) {
-      std::fill_n(sums, count * dims, 0.0);
-      std::fill_n(softplus, count, 0.0);
-      std::fill_n(slopes, count, 0.0);
-    }
+    double* const sums = scratch.sums.data();
+    double* const softplus = sums + count * dims;
+    double* const slopes = softplus + count;
+    std::fill_n(sums, count * (dims + 2), 0.0);
     double* const out_numbers = mine[side].data() + begin * width;
-    const auto* features = static_cast<const T*>(rows_.share_rows(task.side)) + begin * dims;
+    const auto* own = features(task.side, task.first);
+    over_blocks(task, scratch, [&](Tile<T>& tile) {
+      const auto at = static_cast<std::size_t>(tile.first_row - task.first);
+      tile.softplus = softplus + at;
+      tile.slopes = slopes + at;
+      weigh(tile);
+      gemm_({.dtype = tutti::dtype_of<T>,
+             .m = static_cast<std::int64_t>(tile.block.rows),
+             .n = rows_.dims(),
+             .k = tile.columns,
+             .a = tile.block.k,
+             .b = features(other(task.side), tile.first_column),
+             .c = scratch.features.data(),
+             .a_stride = block_columns,
+             .b_stride = rows_.dims(),
+             .c_stride = rows_.dims()});
+      kernels_.add(sums + at * dims, scratch.features.data(), tile.block.rows * dims);
+    });
     // The product of a row's features and gradient is the derivative by the scale.
-    const auto add_parts = [&](double times) {
-      for (std::size_t i = 0; i < count; ++i) {
-        double product = 0;
-        for (std::size_t d = 0; d < dims; ++d)
-          product += static_cast<double>(features[i * dims + d]) * sums[i * dims + d];
-        out_numbers[i * width] += times * product;
-        if (width == 3) out_numbers[i * width + 1] += times * slopes[i];
-      }
-    };
-    const double of_call = rules.of_call[side];
-    const double of_queue = rows_.queued() != 0 ? rules.of_queue[side] : 0;
-    for (const auto& columns : all) {
-      over_blocks(task, columns, scratch, [&](Tile<T>& tile) {
-        const auto at = static_cast<std::size_t>(tile.first_row - task.first);
-        tile.softplus = softplus + at;
-        tile.slopes = slopes + at;
-        weigh(tile);
-        gemm_({.dtype = tutti::dtype_of<T>,
-               .m = static_cast<std::int64_t>(tile.block.rows),
-               .n = rows_.dims(),
-               .k = tile.columns,
-               .a = tile.block.k,
-               .b = static_cast<const T*>(columns.data) +
-                    (tile.first_column - columns.first) * rows_.dims(),
-               .c = scratch.features.data(),
-               .a_stride = block_columns,
-               .b_stride = rows_.dims(),
-               .c_stride = rows_.dims()});
-        kernels_.add(sums + at * dims, scratch.features.data(), tile.block.rows * dims);
-      });
-      // Adds the sums of the call's columns (of_call - of_queue) times, and those of all columns
-      // of_queue times.
-      const bool ends =
-          columns.first + columns.count == (columns.queued ? rows_.queued() : rows_.rows());
-      if (!ends) continue;
-      if (!columns.queued && of_call != of_queue) add_parts(of_call - of_queue);
-      if (columns.queued && of_queue != 0) add_parts(of_queue);
+    const double times = rules.times[side];
+    for (std::size_t i = 0; i < count && times != 0; ++i) {
+      double product = 0;
+      for (std::size_t d = 0; d < dims; ++d)
+        product += static_cast<double>(own[i * dims + d]) * sums[i * dims + d];
+      out_numbers[i * width] = times * product;
+      if (width == 3) out_numbers[i * width + 1] = times * slopes[i];
     }
-    if (round + 1 != rows_.rounds()) return;
     for (std::size_t i = 0; i < count && width == 3; ++i) out_numbers[i * width + 2] = softplus[i];
     with_type(rows_.dtype(), [&]<typename Out>(Out) {
       auto* out = static_cast<Out*>(result.features[side].data()) + begin * dims;

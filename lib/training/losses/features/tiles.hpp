@@ -11,8 +11,8 @@
 
 // Passes over the logits of all pairs, block by block. A block has 128 rows and 512 columns and
 // lies at multiples of these numbers; its products are made in one call, whichever rank computes
-// it. Sums over a row are made over the blocks in the order of their columns: first the rows of the
-// call, then the queue. Nothing depends on the split, the threads and the sizes of tiles.
+// it. Sums over a row are made over the blocks in the order of their columns. Nothing depends on
+// the split, the threads and the sizes of tiles.
 
 namespace tutti::internal::losses {
 
@@ -22,7 +22,6 @@ template <typename T>
 struct Tile {
   Block<T> block{};
   int side = 0;
-  bool queued = false;
   std::int64_t first_row = 0, first_column = 0;
   std::int64_t columns = 0;    ///< Without padding.
   double* more = nullptr;      ///< log_sums(): by row, a sum that the loss adds.
@@ -36,7 +35,6 @@ struct Tile {
   /// Calls f(row) for each row whose own number is a column.
   template <typename F>
   void for_own_pairs(const F& f) const {
-    if (queued) return;
     const auto last =
         std::min(first_row + static_cast<std::int64_t>(block.rows), first_column + columns);
     for (auto row = std::max(first_row, first_column); row < last; ++row) f(row);
@@ -46,10 +44,10 @@ struct Tile {
 template <typename T>
 using TileFunction = std::function<void(const Tile<T>& tile)>;
 
-/// The rules of a loss for its sums over rows, which come from tiles of the call and of the queue.
+/// The rules of a loss for its sums over rows.
 struct GradientRules {
-  /// grad_scale and grad_bias take the sums of each side this many times.
-  std::array<double, 2> of_call{1, 0}, of_queue{1, 1};
+  /// grad_logit_scale and grad_bias take the sums of each side this many times.
+  std::array<double, 2> times{1, 0};
   double factor = 1;        ///< Of the gradients of features.
   bool has_slopes = false;  ///< Sums of softplus and slopes are gathered too.
 };
@@ -83,14 +81,16 @@ class Tiles {
     int side;
     std::int64_t first, count;
   };
-  /// Calls run(task, columns, scratch, is_last_round) for all tasks of this rank, over all columns.
+  /// Calls run(task, columns, scratch) for all tasks of this rank.
   template <typename Run>
   void over_tasks(const Run& run);
   template <typename Use>
-  void over_blocks(const Task& task, const FeatureColumns& columns, const Scratch& scratch,
-                   const Use& use) const;
-  void multiply(const Scratch& scratch, const Task& rows, const FeatureColumns& columns,
-                Tile<T>& tile) const;
+  void over_blocks(const Task& task, const Scratch& scratch, const Use& use) const;
+  void multiply(const Scratch& scratch, const Task& rows, Tile<T>& tile) const;
+  /// The rows of `side` from `first` on.
+  const T* features(int side, std::int64_t first) const {
+    return static_cast<const T*>(rows_.features(side)) + first * rows_.dims();
+  }
   std::size_t in_share(int side, std::int64_t row) const {
     return static_cast<std::size_t>(row - rows_.share(side).offset(rows_.rank()));
   }
