@@ -31,9 +31,11 @@ struct RankingBatch {
   /// do not depend on weights. Constants for the gradient. All ranks pass weights or none does,
   /// also a rank without rows.
   std::optional<ConstTensorView> weight{};
-  /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
-  /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.
-  std::optional<ConstTensorView> live{};
+  /// With PoolOptions::gather false: the number of rows of this call of each rank, which come first
+  /// in the batch, in rank order. The rows behind them are of a queue that the caller keeps,
+  /// without gradient. The ranks then share the work of SmoothAp, and the gradient of other ranks'
+  /// rows is 0. On the wire: what SmoothAp sends after its rows.
+  Rows pool_rows{};
 };
 
 /// The rows of a queue, oldest first.
@@ -55,7 +57,8 @@ struct PoolOptions {
   std::int64_t max_rows = 0;
   std::uint64_t seed = 0;  ///< Seed of the samples. Each training call draws another sample.
   /// false: the batch already holds the rows of all ranks (autograd::all_gather_rows). Every rank
-  /// computes the result of one process; the group is used only to copy device arrays.
+  /// computes the result of one process, and the group is used only to copy device arrays, unless
+  /// RankingBatch::pool_rows is set.
   bool gather = true;
   /// Reproduces imbalanced-losses 0.6.0, for comparisons: GradScale::sum multiplies by 1; ignored
   /// rows take places in the queue; the queue stores floats, weights included. In SmoothAp and
