@@ -4,6 +4,7 @@ what else the package tutti has under names of its own.
 usage: names_test.py [-v] [TEST...]; TUTTI_TEST_NAMES: the program tests/adapters/torch_test, for the C++ forms. Ranks are
 processes forked here."""
 import collections
+import contextlib
 import inspect
 import math
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import unittest.mock as mock
 
 import torch
 import torch.distributed as dist
@@ -132,6 +134,21 @@ class Names(unittest.TestCase):
             if rank != 0:
                 equal(local.grad, 2 * rows[rank] * (size * (size + 1) // 2))
         self.on_ranks(body)
+
+    def test_a_backward_sends_each_rank_its_rows_once(self):
+        def body(rank, size):
+            rows = torch.ones(2 * rank, 3, requires_grad=True)
+            whole = distributed.all_gather_with_grad(rows)
+            with contextlib.ExitStack() as patches:
+                calls = {name: patches.enter_context(mock.patch.object(dist, name, wraps=getattr(dist, name)))
+                         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all_single")}
+                whole.sum().backward()
+            calls = [(name, call.call_args.args) for name, call in calls.items() if call.called]
+            (name, (_, sent, *_)), = calls
+            assert name == ("reduce_scatter" if dist.get_backend() == "tutti" else "all_to_all_single"), name
+            assert sum(part.nbytes for part in sent) == whole.nbytes
+            equal(rows.grad, torch.full_like(rows, size))
+        self.on_ranks(body, sizes=(2, 3))
 
     def test_before_init_every_function_says_what_to_call(self):
         x = torch.ones(2)
