@@ -49,11 +49,8 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const TorchCall& call : torch_calls()) {
-    const bool folded = call.name == "all_reduce_min" || call.name == "all_reduce_max";
     for (const CudaWorld& world : worlds_of_cuda()) {
       if (world.size < call.least_ranks) continue;
-      // nccl folds these with kernels of this library, which need nvcc.
-      if (folded && !TUTTI_KERNELS && std::string(world.backend) == "nccl") continue;
       all.push_back({call, world});
     }
   }
