@@ -44,11 +44,16 @@ struct Run {
   ProcessGroup& group() const { return groups.on(device); }
 };
 
-/// Sends `count` calls as one. `issue(i)` must not refuse: that would break the group.
+/// The arrays of calls that are sent as one: the input and the output of each.
+using Pairs = std::vector<std::pair<TensorView, TensorView>>;
+
+/// Sends a call for each pair, all as one. `issue(group, in, out)` must not refuse: that would
+/// break the group.
 template <typename Issue>
-Work launch_together(ProcessGroup& group, std::size_t count, Issue&& issue) {
+Work launch_together(const Run& run, const Pairs& pairs, Issue&& issue) {
+  ProcessGroup& group = run.group();
   Coalesce together(group);
-  for (std::size_t i = 0; i < count; ++i) together.add(issue(i));
+  for (const auto& [in, out] : pairs) together.add(issue(group, in, out));
   return together.launch();
 }
 
