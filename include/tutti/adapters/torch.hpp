@@ -81,15 +81,6 @@ inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp
   const at::Tensor x = detail::scaled_on_device(in, op);
   return detail::apply(autograd::all_reduce, group, x, op, options);
 }
-/// For each element, the product over all other ranks.
-inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
-                                    const CallOptions& options = {}) {
-  const at::Tensor all = AllGatherGrad::apply(in, &group, options);
-  const std::int64_t rank = group.rank();
-  return at::cat({all.narrow(0, 0, rank), all.narrow(0, rank + 1, group.size() - 1 - rank)})
-      .prod(0);
-}
-
 /// The result is on root; other ranks get [0], which is part of the graph as well. `op` is sum, avg
 /// or premul_sum.
 inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
