@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import unittest
 import unittest.mock as mock
 
@@ -206,22 +205,6 @@ class Names(unittest.TestCase):
                 distributed.reduce_losses([(name, 1, 1) for name in "ab"[:1 + (rank == 1)]])
             equal(sum_of(torch.ones(1)), torch.ones(1) * size)
         self.on_ranks(body, sizes=(2, 3))
-
-    def test_no_thread_outlives_the_last_group(self):
-        def body(rank, size):
-            def watches():
-                return "tutti-interrupt" in [thread.name for thread in threading.enumerate()]
-            store = dist.distributed_c10d._get_default_store()
-            for again in range(2):
-                part = dist.new_group(range(size))
-                module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))  # Keeps the group alive.
-                module(torch.ones(1, 2)).sum().backward()
-                dist.destroy_process_group(part)
-                assert watches()
-                dist.destroy_process_group()
-                assert not watches(), threading.enumerate()
-                dist.init_process_group("tutti", store=dist.PrefixStore(str(again), store), rank=rank, world_size=size)
-        self.on_ranks(body, sizes=(1, 2), backends=("tutti",))
 
     def test_a_backend_that_torch_does_not_know(self):
         def body(rank, size):

@@ -57,17 +57,6 @@ Work launch_together(const Run& run, const Pairs& pairs, Issue&& issue) {
   return together.launch();
 }
 
-/// Counts the backends of the process that are in use.
-class InUse {
- public:
-  InUse() noexcept;
-  ~InUse() { end(); }
-  void end() noexcept;  ///< Calls the function of on_last_end() for the last one.
-
- private:
-  std::atomic<bool> ended_ = false;
-};
-
 /// The backend that make_backend() makes. c10d_arguments.cpp has its checks, c10d_reductions.cpp
 /// and c10d_moves.cpp its collectives.
 class BackendOverTutti final : public ::c10d::Backend {
@@ -91,10 +80,7 @@ class BackendOverTutti final : public ::c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return seq_; }
   void setSequenceNumberForGroup() override {}  // Numbers begin at 0 on every rank.
   void abort() override { groups_->abort("abort() was called"); }
-  void shutdown() override {
-    drain_futures();
-    in_use_.end();
-  }
+  void shutdown() override { drain_futures(); }
   Groups& groups() noexcept { return *groups_; }
 
   /// Not with a device bound to the group: new_group() would then call a function of NCCL's class.
@@ -216,7 +202,6 @@ class BackendOverTutti final : public ::c10d::Backend {
                    const char* of_part) const;
   static void check_pairs(const Tensors& outputs, const Tensors& inputs);
 
-  InUse in_use_;  // Ends after all others.
   c10::intrusive_ptr<Options> options_;
   std::atomic<milliseconds> timeout_;
   std::atomic<std::uint64_t> seq_{0};
