@@ -86,10 +86,6 @@ DifferentiableRows all_to_all_rows(ProcessGroup& group, const ConstTensorView& i
 /// all_reduce, of i32; the forward of prod makes an all_gather instead.
 Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in,
                           ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-/// For each element, the product over all other ranks (1 in a group of one): the derivative of
-/// all_reduce(prod). On the wire: an all_gather each way.
-Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
-                                 const CallOptions& options = {});
 
 /// `op` is sum, avg or premul_sum. Value [...] on root, [0] elsewhere. Backward: a broadcast,
 /// scaled.

@@ -56,14 +56,13 @@ def start():
         return
     ended = threading.Event()
     thread = threading.Thread(target=_watch, args=(read_end, ended), name="tutti-interrupt", daemon=True)
-    thread.stop = stop  # As in tests of Lightning, which end the threads before the groups.
+    thread.stop = stop  # For tests of Lightning, which end all threads.
     _running = thread, ended, read_end, write_end
     thread.start()
 
 
 def stop():
-    """Ends the thread. The extension calls it after the last backend of the process was shut down. Only the main thread
-    may take the descriptor back; on another one nothing changes."""
+    """Ends the thread. Only the main thread may take the descriptor back; on another one nothing changes."""
     if _running is None or threading.current_thread() is not threading.main_thread():
         return
     thread, ended, _, write_end = _running

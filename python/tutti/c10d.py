@@ -41,4 +41,4 @@ def describe(group=None):
 
 register()
 # Callbacks of futures are Python's; none may run after the interpreter has ended.
-atexit.register(_c10d.leave)
+atexit.register(_c10d.drain_futures)

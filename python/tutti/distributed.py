@@ -77,10 +77,11 @@ class _Gather(torch.autograd.Function):
         elif is_tutti(ctx.group):
             mine = grad.new_empty((ctx.lengths[rank], *grad.shape[1:]))
             dist.reduce_scatter(mine, list(grad.contiguous().split(ctx.lengths)), group=ctx.group)
-        else:  # Not every backend scatters uneven parts.
-            total = grad.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total, group=ctx.group)
-            mine = total.split(ctx.lengths)[rank]
+        else:  # Not every backend has a reduce_scatter of uneven parts.
+            ranks, rows = len(ctx.lengths), ctx.lengths[rank]
+            parts = grad.new_empty((ranks * rows, *grad.shape[1:]))
+            dist.all_to_all_single(parts, grad.contiguous(), [rows] * ranks, ctx.lengths, group=ctx.group)
+            mine = parts.view(ranks, rows, *grad.shape[1:]).sum(0)
         return mine / len(ctx.lengths) if ctx.grad_scale == "mean" else mine, None, None, None, None
 
 

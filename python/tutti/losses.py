@@ -122,25 +122,19 @@ class RankingLoss(Loss):
         except Exception as error:  # pylint: disable=broad-except  The other ranks have to know.
             refused = error
         seed = 0 if self.max_pool_size is None else int(torch.randint(2 ** 62, ()))
-        start, group, counted = 0, "", 0
+        start, group = 0, ""
         if self._should_gather():
-            counted = 0 if refused else (rows.targets != self.ignore_index).sum()
-            passed = (logits,) if refused else rows[:2]
-            lengths, seed, (counted, _) = self._agreed(refused, passed, sample_weight, seed, (counted, 0))
-            if self.queue_size == 0 and self.max_pool_size is None and is_tutti(self.group):
-                group = (self.group or dist.group.WORLD).group_name  # The loss itself gathers, and shares the work.
-            else:
-                gathered, start = self._gathered(rows, lengths)
-                rows = Rows(*gathered)
+            lengths, seed, _ = self._agreed(refused, (logits,) if refused else rows[:2], sample_weight, seed)
+            gathered, start = self._gathered(rows, lengths)
+            rows = Rows(*gathered)
+            if is_tutti(self.group):
+                group = (self.group or dist.group.WORLD).group_name  # Its ranks share the work.
         elif refused:
             raise refused
         pool = self._queue.merge(*rows)
-        live = None
-        if self.queue_size > 0:
-            live = torch.arange(pool.targets.size(0), device=pool.targets.device) < rows.targets.size(0)
         each, status, grad, diagnostics = (t.to(logits.device) for t in self._op(
-            *on_host(pool.logits, pool.targets, pool.is_iid, live, pool.sample_weight), self.ignore_index,
-            self.temperature, self.max_pool_size or 0, seed, self.reference_compat, group, *self._own_arguments()))
+            *on_host(*pool), lengths if group else [rows.targets.size(0)], self.ignore_index, self.temperature,
+            self.max_pool_size or 0, seed, self.reference_compat, group, *self._own_arguments()))
         if self.queue_size > 0 and (self.training or self.update_queue_in_eval):
             if not self.reference_compat:
                 rows = Rows(*(None if t is None else t[rows.targets != self.ignore_index] for t in rows))
@@ -151,8 +145,7 @@ class RankingLoss(Loss):
             self._warn_about(pool.targets, status)
             self._warn_about_same_rows()
         if self.reduction == "none":
-            empty = torch.tensor(counted == 0) if group else (pool.targets == self.ignore_index).all()
-            out = torch.where(empty, per_class.nan_to_num(), per_class)
+            out = torch.where((pool.targets == self.ignore_index).all(), per_class.nan_to_num(), per_class)
         else:
             out = torch.where(valid, per_class, 0).sum()
             if self.reduction == "mean":

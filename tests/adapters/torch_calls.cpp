@@ -109,20 +109,6 @@ void add_all_reduces(std::vector<TorchCall>& calls) {
          return libtorch::all_reduce(group, in, weighted(group));
        },
        [](const Tensors& in) { return everywhere(weighted_sum_of(in), ranks_of(in)); }});
-  calls.push_back({"product_of_others", 1, same_sizes,
-                   [](ProcessGroup& group, const at::Tensor& in) {
-                     return libtorch::product_of_others(group, in);
-                   },
-                   [](const Tensors& in) {
-                     Tensors all;
-                     for (std::size_t rank = 0; rank < in.size(); ++rank) {
-                       at::Tensor product = in[0] * 0 + 1;
-                       for (std::size_t other = 0; other < in.size(); ++other)
-                         if (other != rank) product = product * in[other];
-                       all.push_back(product);
-                     }
-                     return all;
-                   }});
 }
 
 void add_gathers(std::vector<TorchCall>& calls) {

@@ -286,17 +286,6 @@ TEST_P(TorchDdp, AnInterruptedBackwardIsNamedByTheNextOne) {
   });
 }
 
-TEST_P(TorchDdpOfSeveral, ModulesThatDifferAreNamed) {
-  struct Wide : Network {
-    explicit Wide(std::int64_t n) : Network(1) { register_parameter("extra", numbers({n}, 1)); }
-  };
-  test::on_ranks(GetParam(), [&](ProcessGroup& group) {
-    Wide module(group.rank() == 0 ? 3 : 4);
-    expect_error(Errc::mismatch, {"'extra' f64 [3]", "'extra' f64 [4]"},
-                 [&] { DistributedDataParallel model(group, module); });
-  });
-}
-
 TEST_P(TorchDdp, AHookReplacesTheReduction) {
   test::on_ranks(GetParam(), [&](ProcessGroup& group) {
     Network network(1), expected(1);
@@ -309,20 +298,6 @@ TEST_P(TorchDdp, AHookReplacesTheReduction) {
     EXPECT_FALSE(network.w1.grad().equal(expected.w1.grad()));
   });
 }
-
-/// Has a buffer that forward() sets to the sum of the input.
-struct Counting : Network {
-  Counting() : Network(1), sum(register_buffer("sum", at::zeros({}, at::kDouble))) {}
-  at::Tensor forward(const at::Tensor& x, bool with_hidden = true) {
-    seen = sum.item<double>();
-    const c10::NoGradGuard off;
-    sum.copy_(x.sum());
-    const c10::AutoGradMode on(true);
-    return Network::forward(x, with_hidden);
-  }
-  at::Tensor sum;
-  double seen = 0;  ///< The buffer at the begin of forward().
-};
 
 TEST_P(TorchDdpOfSeveral, ForwardSendsTheBuffersOfRank0) {
   test::on_ranks(GetParam(), [&](ProcessGroup& group) {

@@ -49,14 +49,16 @@ TEST_P(TorchNames, AGatherWithGradHasTheGradientOfItsScale) {
     };
     at::Tensor sum = weights(0);
     for (int r = 1; r < group.size(); ++r) sum = sum + weights(r);
-    (all * pattern({total, 2}, rank + 1)).sum().backward();
-    EXPECT_TRUE(x.grad().equal(sum)) << x.grad();
-    const at::Tensor own = leaf(x);
-    (libtorch::all_gather_with_grad(own, &group, GradScale::local_slice) *
-     pattern({total, 2}, rank + 1))
-        .sum()
-        .backward();
-    EXPECT_TRUE(own.grad().equal(weights(rank))) << own.grad();
+    const auto expect_gradient = [&](GradScale scale, const at::Tensor& expected) {
+      const at::Tensor own = leaf(x);
+      (libtorch::all_gather_with_grad(own, &group, scale) * pattern({total, 2}, rank + 1))
+          .sum()
+          .backward();
+      test::expect_near(own.grad(), expected, "gradient");
+    };
+    expect_gradient(GradScale::sum, sum);
+    expect_gradient(GradScale::mean, sum / group.size());
+    expect_gradient(GradScale::local_slice, weights(rank));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -32,6 +33,20 @@ struct Network : ::torch::nn::Module {
     return (with_hidden ? h : h.detach()).matmul(w2.t()) + b2;
   }
   at::Tensor w1, b1, w2, b2;
+};
+
+/// Has a buffer that forward() sets to the sum of the input.
+struct Counting : Network {
+  Counting() : Network(1), sum(register_buffer("sum", at::zeros({}, at::kDouble))) {}
+  at::Tensor forward(const at::Tensor& x, bool with_hidden = true) {
+    seen = sum.item<double>();
+    const c10::NoGradGuard off;
+    sum.copy_(x.sum());
+    const c10::AutoGradMode on(true);
+    return Network::forward(x, with_hidden);
+  }
+  at::Tensor sum;
+  double seen = 0;  ///< The buffer at the begin of forward().
 };
 
 constexpr std::int64_t batch_rows = 13;

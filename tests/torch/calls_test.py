@@ -165,11 +165,6 @@ class Calls(unittest.TestCase):
             equal(out, expected)
             dist.reduce_scatter(out.zero_(), list(whole.split(4)))
             equal(out, expected)
-            outs = [torch.empty(4), torch.empty(4)]
-            group = dist.distributed_c10d._get_default_group()
-            group.reduce_scatter_tensor_coalesced(outs, [whole, whole + 1]).wait()
-            equal(outs[0], expected)
-            equal(outs[1], expected + size)
         self.on_ranks(body)
 
     def test_all_to_all(self):
@@ -195,15 +190,6 @@ class Calls(unittest.TestCase):
             equal(got, values(left, 5, torch.float32))
         self.on_ranks(body, sizes=(2, 3))
 
-    def test_a_coalesced_all_reduce(self):
-        def body(rank, size):
-            data = [values(rank, n, torch.float32) for n in (3, 5, 0, 100)]
-            group = dist.distributed_c10d._get_default_group()
-            group.allreduce_coalesced(data).wait()
-            for tensor in data:
-                equal(tensor, reduced(size, tensor.numel(), torch.float32, dist.ReduceOp.SUM))
-        self.on_ranks(body)
-
     def test_sparse_tensors_are_summed(self):
         def body(rank, size):
             dense = torch.zeros(6, 2)
@@ -217,13 +203,6 @@ class Calls(unittest.TestCase):
                 if r != 1:
                     expected[r:r + 2] += 1
             equal(data.to_dense(), expected)
-        self.on_ranks(body)
-
-    def test_objects(self):
-        def body(rank, size):
-            every = [None] * size
-            dist.all_gather_object(every, {"rank": rank, "text": "x" * rank})
-            assert every == [{"rank": r, "text": "x" * r} for r in range(size)], every
         self.on_ranks(body)
 
     def test_sub_groups(self):
@@ -268,23 +247,6 @@ class Calls(unittest.TestCase):
                 equal(tensor, reduced(size, 1000, torch.float32, dist.ReduceOp.SUM))
         self.on_ranks(body)
 
-    def test_ddp_trains_as_one_process(self):
-        def body(rank, size):
-            torch.manual_seed(1)
-            model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-            alone = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-            alone.load_state_dict(model.state_dict())
-            parallel = torch.nn.parallel.DistributedDataParallel(model)
-            data = torch.randn(5, size, 4, 8)
-            for module, mine in ((parallel, slice(rank, rank + 1)), (alone, slice(None))):
-                optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-                for batch in data:
-                    optimizer.zero_grad()
-                    module(batch[mine].reshape(-1, 8)).square().mean().backward()
-                    optimizer.step()
-            for a, b in zip(model.parameters(), alone.parameters()):
-                torch.testing.assert_close(a, b)
-        self.on_ranks(body)
 
 
 class Errors(unittest.TestCase):

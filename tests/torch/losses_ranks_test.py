@@ -55,6 +55,19 @@ class Ranks(unittest.TestCase):
                     torch.testing.assert_close(loss.state_dict(), alone.state_dict(), **EXACT)
         self.on_ranks(body)
 
+    def test_ranks_over_tutti_share_the_pool(self):
+        def body(rank, size):
+            x, y, _, _ = rows_of(rank, 10 + rank)
+            loss = losses.SmoothAPLoss(C)
+            for _ in range(2):
+                with mock.patch.object(losses.SmoothAPLoss, "_op", mock.Mock(wraps=losses.SmoothAPLoss._op)) as op:
+                    loss(x, y)
+                pool, pool_rows, group = (op.call_args.args[i] for i in (0, 4, 10))
+                assert len(pool) == sum(range(10, 10 + size)) + 1024
+                shares = dist.get_backend() == "tutti"
+                assert (pool_rows == list(range(10, 10 + size)), group != "") == (shares, shares), (pool_rows, group)
+        self.on_ranks(body, sizes=(2, 3))
+
     def test_focal_losses(self):
         def body(rank, size):
             x, y, w, _ = rows_of(9, 40)

@@ -244,7 +244,7 @@ class Values(unittest.TestCase):
 class Compiled(unittest.TestCase):
     def test_operators_are_registered_for_compilers(self):
         logits, targets, weight, iid = rows_of(8, 20)
-        common = (logits, targets, iid, None, weight, -100, 0.1, 0, 0, True, "")
+        common = (logits, targets, iid, weight, [20], -100, 0.1, 0, 0, True, "")
         for name, arguments in (("smooth_ap", common), ("recall_at_quantile", common + (0.3, 0)),
                                 ("p_auc_at_budget", common + (0.1, 0.5, 0, 2, 0, 0, 0, 2)),
                                 ("sigmoid_focal", (logits, logits.sigmoid(), 0.25, 2.0)),

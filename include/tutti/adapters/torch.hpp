@@ -39,36 +39,11 @@ inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local,
 }
 
 namespace detail {
-// The core computes these element by element on the host. On a device torch computes them.
-
-/// For premul_sum: the tensor times this rank's factor, to be summed.
+/// For premul_sum on a device, where the core cannot multiply: the tensor times this rank's factor,
+/// to be summed.
 inline at::Tensor scaled_on_device(const at::Tensor& in, ReduceOp& op) {
   if (op.kind != ReduceOp::Kind::premul_sum || in.is_cpu() || !in.is_floating_point()) return in;
   return in * std::exchange(op, ReduceOp::sum).scale;
-}
-
-inline bool is_extreme_on_device(const at::Tensor& in, ReduceOp op) {
-  const bool extreme = op.kind == ReduceOp::Kind::min || op.kind == ReduceOp::Kind::max;
-  return extreme && !in.is_cpu() && in.is_floating_point() && in.element_size() > 1;
-}
-/// all_reduce with min or max. Ranks that tie share the gradient equally; NaNs tie.
-inline at::Tensor extreme_on_device(ProcessGroup& group, const at::Tensor& in, ReduceOp op,
-                                    const CallOptions& options) {
-  return record(group, in, [&](const at::Tensor& x) {
-    const c10::NoGradGuard off;
-    const CallOptions call = in_torch(x, options);
-    at::Tensor value = x.clone();
-    group.all_reduce(mutable_view(value), op, call);
-    const at::Tensor tied = x.eq(value).logical_or(x.isnan().logical_and(value.isnan()));
-    at::Tensor ties = tied.to(at::kInt);
-    group.all_reduce(mutable_view(ties), ReduceOp::sum, call);
-    const at::Tensor share = tied.to(x.scalar_type()).div(ties);
-    const CallOptions back{.memory = options.memory};
-    return Done{value, [=](ProcessGroup& ranks, const at::Tensor& gradient) {
-                  return share * apply(autograd::all_reduce, ranks, gradient,
-                                       ReduceOp(ReduceOp::sum), back);
-                }};
-  });
 }
 }  // namespace detail
 
@@ -84,7 +59,7 @@ inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& who
 inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Rows send_rows = {},
                                   Rows recv_rows = {}, const CallOptions& options = {},
                                   RowLayout* received = nullptr) {
-  return detail::record_core(group, in, [&](const ConstTensorView& x) {
+  return detail::record(group, in, [&](const ConstTensorView& x) {
     auto done =
         autograd::all_to_all_rows(group, x, send_rows, recv_rows, detail::in_torch(in, options));
     if (received != nullptr) *received = std::move(done.layout);
@@ -92,25 +67,20 @@ inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Row
   });
 }
 
-/// `op` is sum, avg, premul_sum, min, max or prod.
+/// `op` is sum, avg, premul_sum, min, max or prod. prod, and on a device min and max, gather the
+/// tensors of all ranks.
 inline at::Tensor all_reduce(ProcessGroup& group, const at::Tensor& in, ReduceOp op = ReduceOp::sum,
                              const CallOptions& options = {}) {
-  if (op.kind == ReduceOp::Kind::prod)
-    return AllGatherGrad::apply(in, &group, options).prod(0);  // torch's own, of all factors.
-  if (detail::is_extreme_on_device(in, op))
-    return detail::extreme_on_device(group, in, op, options);
+  using Kind = ReduceOp::Kind;
+  const bool extreme = op.kind == Kind::min || op.kind == Kind::max;
+  if (op.kind == Kind::prod || (extreme && !in.is_cpu())) {  // Their derivatives are torch's.
+    const at::Tensor all = AllGatherGrad::apply(in, &group, options);
+    if (!extreme) return all.prod(0);
+    return op.kind == Kind::min ? all.amin(0) : all.amax(0);
+  }
   const at::Tensor x = detail::scaled_on_device(in, op);
   return detail::apply(autograd::all_reduce, group, x, op, options);
 }
-/// For each element, the product over all other ranks.
-inline at::Tensor product_of_others(ProcessGroup& group, const at::Tensor& in,
-                                    const CallOptions& options = {}) {
-  const at::Tensor all = AllGatherGrad::apply(in, &group, options);
-  const std::int64_t rank = group.rank();
-  return at::cat({all.narrow(0, 0, rank), all.narrow(0, rank + 1, group.size() - 1 - rank)})
-      .prod(0);
-}
-
 /// The result is on root; other ranks get [0], which is part of the graph as well. `op` is sum, avg
 /// or premul_sum.
 inline at::Tensor reduce(ProcessGroup& group, const at::Tensor& in, int root,
@@ -146,7 +116,7 @@ inline at::Tensor send(ProcessGroup& group, const at::Tensor& in, int peer, int 
 inline at::Tensor recv(ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype, int peer,
                        int tag = 0, const at::Tensor& after = {}, const CallOptions& options = {}) {
   const at::Tensor none = detail::no_part_of(group, after);
-  return detail::record_core(group, none, [&](const ConstTensorView&) {
+  return detail::record(group, none, [&](const ConstTensorView&) {
     const Shape shape(std::span<const std::int64_t>(sizes.data(), sizes.size()));
     return autograd::recv(group, shape, from_torch(dtype), peer, tag,
                           detail::in_torch(none, options));

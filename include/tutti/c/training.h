@@ -74,7 +74,7 @@ tutti_status tutti_reducer_set_own_hook(tutti_reducer* reducer, tutti_hook hook,
 /* tutti::losses::Batch. Arrays may be null, except for logits and targets. */
 typedef struct tutti_batch {
   size_t size;
-  const tutti_array *logits, *targets, *iid, *weight, *live;
+  const tutti_array *logits, *targets, *iid, *weight;
   int32_t evaluation; /* 1: training = false. */
   int32_t reserved;
 } tutti_batch;

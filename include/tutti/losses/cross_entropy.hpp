@@ -43,8 +43,7 @@ class CrossEntropy {
   explicit CrossEntropy(const Options& options = {});
   const Options& options() const noexcept { return options_; }
 
-  /// `batch.iid`, `batch.live` and `batch.training` are ignored. For one class the targets are 0
-  /// or 1.
+  /// Only logits, targets and weights of the batch are read. For one class the targets are 0 or 1.
   /// @throws Error on every rank, with the codes of RankingLoss.
   LossResult operator()(ProcessGroup& group, const Batch& batch,
                         const CallOptions& options = {}) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <tutti/grad_scale.hpp>
+#include <tutti/rows.hpp>
 #include <tutti/tensor.hpp>
 
 // Types that all losses share. A loss is a function of the rows of all ranks: every rank gets the
@@ -74,9 +75,11 @@ struct Batch {
   /// the divisors of means are sums of weights. All ranks pass weights or none does, also a rank
   /// without rows.
   std::optional<ConstTensorView> weight{};
-  /// PAucAtBudget with Positives::live, for callers that keep a queue themselves: marks the rows
-  /// that are not of that queue; boolean or u8 [N_r]. Not set: all rows. All ranks or none set it.
-  std::optional<ConstTensorView> live{};
+  /// With PoolOptions::gather false: the number of rows of this call of each rank, which come first
+  /// in the batch, in rank order. The rows behind them are of a queue that the caller keeps,
+  /// without gradient. The ranks then share the work of SmoothAp, and the gradient of other ranks'
+  /// rows is 0. On the wire: what SmoothAp sends after its rows.
+  Rows pool_rows{};
 };
 
 /// The result of a loss on one rank.

@@ -36,7 +36,8 @@ struct PoolOptions {
   std::int64_t max_rows = 0;
   std::uint64_t seed = 0;  ///< Seed of the samples. Each training call draws another sample.
   /// false: the batch already holds the rows of all ranks (autograd::all_gather_rows). Every rank
-  /// computes the result of one process; the group is used only to copy device arrays.
+  /// computes the result of one process, and the group is used only to copy device arrays, unless
+  /// Batch::pool_rows is set.
   bool gather = true;
   /// true: targets outside of the classes are negatives of all classes instead of an error; with
   /// one class, every target except 0 is positive.

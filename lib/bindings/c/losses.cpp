@@ -142,7 +142,6 @@ Batch batch_of(const tutti_batch& from) {
   Batch to{.logits = view(from.logits), .targets = view(from.targets)};
   if (from.iid != nullptr) to.iid = view(from.iid);
   if (from.weight != nullptr) to.weight = view(from.weight);
-  if (from.live != nullptr) to.live = view(from.live);
   to.training = from.evaluation == 0;
   return to;
 }

@@ -1,7 +1,6 @@
 #include "torch/c10d_backend.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -15,23 +14,7 @@ struct NoOptions {  // Of send and recv.
   bool asyncOp = true;
 };
 
-std::atomic<int> in_use = 0;
-std::atomic<void (*)()> notify_last = nullptr;
-
 }  // namespace
-
-InUse::InUse() noexcept {
-  ++in_use;
-}
-
-void InUse::end() noexcept {
-  if (ended_.exchange(true) || --in_use != 0) return;
-  if (auto* const notify = notify_last.load(); notify != nullptr) notify();
-}
-
-void on_last_end(void (*notify)()) {
-  notify_last = notify;
-}
 
 void BackendOverTutti::setTimeout(milliseconds timeout) {
   timeout_ = timeout;

@@ -27,9 +27,5 @@ std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend);
 /// likewise.
 ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend);
 
-/// From now on calls `notify`, or nothing if null, when the last backend of the process has been
-/// shut down or destroyed, on that thread.
-void on_last_end(void (*notify)());
-
 }  // namespace c10d_door
 }  // namespace tutti

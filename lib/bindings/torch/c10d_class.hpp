@@ -44,24 +44,18 @@ struct Run {
   ProcessGroup& group() const { return groups.on(device); }
 };
 
-/// Sends `count` calls as one. `issue(i)` must not refuse: that would break the group.
+/// The arrays of calls that are sent as one: the input and the output of each.
+using Pairs = std::vector<std::pair<TensorView, TensorView>>;
+
+/// Sends a call for each pair, all as one. `issue(group, in, out)` must not refuse: that would
+/// break the group.
 template <typename Issue>
-Work launch_together(ProcessGroup& group, std::size_t count, Issue&& issue) {
+Work launch_together(const Run& run, const Pairs& pairs, Issue&& issue) {
+  ProcessGroup& group = run.group();
   Coalesce together(group);
-  for (std::size_t i = 0; i < count; ++i) together.add(issue(i));
+  for (const auto& [in, out] : pairs) together.add(issue(group, in, out));
   return together.launch();
 }
-
-/// Counts the backends of the process that are in use.
-class InUse {
- public:
-  InUse() noexcept;
-  ~InUse() { end(); }
-  void end() noexcept;  ///< Calls the function of on_last_end() for the last one.
-
- private:
-  std::atomic<bool> ended_ = false;
-};
 
 /// The backend that make_backend() makes. c10d_arguments.cpp has its checks, c10d_reductions.cpp
 /// and c10d_moves.cpp its collectives.
@@ -86,10 +80,7 @@ class BackendOverTutti final : public ::c10d::Backend {
   std::uint64_t getSequenceNumberForGroup() override { return seq_; }
   void setSequenceNumberForGroup() override {}  // Numbers begin at 0 on every rank.
   void abort() override { groups_->abort("abort() was called"); }
-  void shutdown() override {
-    drain_futures();
-    in_use_.end();
-  }
+  void shutdown() override { drain_futures(); }
   Groups& groups() noexcept { return *groups_; }
 
   /// Not with a device bound to the group: new_group() would then call a function of NCCL's class.
@@ -211,7 +202,6 @@ class BackendOverTutti final : public ::c10d::Backend {
                    const char* of_part) const;
   static void check_pairs(const Tensors& outputs, const Tensors& inputs);
 
-  InUse in_use_;  // Ends after all others.
   c10::intrusive_ptr<Options> options_;
   std::atomic<milliseconds> timeout_;
   std::atomic<std::uint64_t> seq_{0};

@@ -8,6 +8,15 @@
 #include "torch/c10d_class.hpp"
 
 namespace tutti::c10d_door {
+namespace {
+
+void gather_together(Call& call, const Run& run, const Pairs& pairs) {
+  call.work = launch_together(run, pairs, [&](auto& group, const auto& in, const auto& out) {
+    return group.all_gather_async(in, out, {}, run.options);
+  });
+}
+
+}  // namespace
 
 WorkPointer BackendOverTutti::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
   const auto& tensor = only(tensors);
@@ -60,20 +69,15 @@ WorkPointer BackendOverTutti::allgather_coalesced(std::vector<Tensors>& outputs,
   return issue(OpType::ALLGATHER_COALESCED, "tutti:all_gather", inputs, options,
                [&](Call& call, const Run& run) {
                  call.outputs = outputs;
-                 std::vector<TensorView> in;
-                 std::vector<TensorView> out;
-                 std::vector<std::vector<std::int64_t>> counts;
+                 Pairs pairs;
                  for (std::size_t i = 0; i < inputs.size(); ++i) {
                    Tensors of_ranks;
                    for (const auto& list : outputs) of_ranks.push_back(list.at(i));
-                   in.push_back(call.arrays.moved(inputs[i], Use::reads));
-                   out.push_back(call.arrays.joined(of_ranks, Use::writes));
-                   counts.push_back(lengths(of_ranks));
+                   check_list({of_ranks}, inputs[i], true);
+                   pairs.emplace_back(call.arrays.moved(inputs[i], Use::reads),
+                                      call.arrays.joined(of_ranks, Use::writes));
                  }
-                 auto& group = run.group();
-                 call.work = launch_together(group, in.size(), [&](std::size_t i) {
-                   return group.all_gather_async(in[i], out[i], counts[i], run.options);
-                 });
+                 gather_together(call, run, pairs);
                });
 }
 
@@ -83,16 +87,11 @@ WorkPointer BackendOverTutti::allgather_into_tensor_coalesced(
   return issue(OpType::COALESCED, "tutti:all_gather", inputs, options,
                [&](Call& call, const Run& run) {
                  call.outputs = {outputs};
-                 std::vector<TensorView> in;
-                 std::vector<TensorView> out;
-                 for (std::size_t i = 0; i < inputs.size(); ++i) {
-                   in.push_back(call.arrays.moved(inputs[i], Use::reads));
-                   out.push_back(call.arrays.moved(outputs[i], Use::writes));
-                 }
-                 auto& group = run.group();
-                 call.work = launch_together(group, in.size(), [&](std::size_t i) {
-                   return group.all_gather_async(in[i], out[i], {}, run.options);
-                 });
+                 Pairs pairs;
+                 for (std::size_t i = 0; i < inputs.size(); ++i)
+                   pairs.emplace_back(call.arrays.moved(inputs[i], Use::reads),
+                                      call.arrays.moved(outputs[i], Use::writes));
+                 gather_together(call, run, pairs);
                });
 }
 

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <c10/util/accumulate.h>
+#include <tutti/adapters/torch/tensor.hpp>
+#include <tutti/gather.hpp>
 
 #include "torch/c10d_class.hpp"
 
@@ -32,32 +33,20 @@ WorkPointer BackendOverTutti::allreduce_sparse(Tensors& tensors,
     C10_THROW_ERROR(NotImplementedError,
                     c10::str("tutti: the sparse tensor is on ", tensor.device(),
                              "; sparse tensors are reduced on cpu"));
-  return issue(OpType::_ALLREDUCE_SPARSE, "tutti:all_reduce", tensors, options,
-               [&](Call& call, const Run& run) {
-                 const auto local = tensor.coalesce();
-                 const auto indices = local.indices().t().contiguous();  // [rows, sparse dims]
-                 const auto values = local.values().contiguous();        // [rows, ...]
-                 const std::vector<std::int64_t> mine{indices.size(0)};
-                 std::vector<std::int64_t> rows(static_cast<std::size_t>(size_));
-                 run.group().all_gather(mine, rows, {}, run.options);
-                 const auto gather = [&](const at::Tensor& from) {
-                   auto shape = from.sizes().vec();
-                   shape[0] = c10::sum_integers(rows);
-                   auto all = at::empty(shape, from.options());
-                   const auto row =
-                       c10::multiply_integers(shape.begin() + 1, shape.end()) * units_of(from);
-                   auto counts = rows;
-                   for (auto& count : counts) count *= row;
-                   const auto in = call.arrays.moved(from, Use::reads);
-                   const auto out = call.arrays.moved(all, Use::writes);
-                   run.group().all_gather(in, out, counts, run.options);
-                   return all;
-                 };
-                 const auto sum = at::_sparse_coo_tensor_unsafe(gather(indices).t(), gather(values),
-                                                                tensor.sizes())
-                                      .coalesce();
-                 tensor.copy_(sum);
-               });
+  return issue(
+      OpType::_ALLREDUCE_SPARSE, "tutti:all_reduce", tensors, options, [&](Call&, const Run& run) {
+        const auto local = tensor.coalesce();
+        const auto indices = local.indices().t().contiguous();  // [rows, sparse dims]
+        const auto values = local.values().contiguous();        // [rows, ...]
+        const auto gather = [&](const at::Tensor& from) {
+          return libtorch::to_torch(
+              all_gather_rows(run.group(), libtorch::view(from), {}, run.options).data);
+        };
+        const auto sum =
+            at::_sparse_coo_tensor_unsafe(gather(indices).t(), gather(values), tensor.sizes())
+                .coalesce();
+        tensor.copy_(sum);
+      });
 }
 
 WorkPointer BackendOverTutti::allreduce_coalesced(
@@ -65,14 +54,13 @@ WorkPointer BackendOverTutti::allreduce_coalesced(
   return issue(OpType::ALLREDUCE_COALESCED, "tutti:all_reduce", tensors, options,
                [&](Call& call, const Run& run) {
                  auto op = ReduceOp::sum;
-                 std::vector<TensorView> data;
+                 Pairs pairs;
                  for (const auto& tensor : tensors) {
                    op = reduce_op(tensor, options.reduceOp);
-                   data.push_back(call.arrays.reduced(tensor, Use::writes));
+                   pairs.emplace_back(TensorView(), call.arrays.reduced(tensor, Use::writes));
                  }
-                 auto& group = run.group();
-                 call.work = launch_together(group, data.size(), [&](std::size_t i) {
-                   return group.all_reduce_async(data[i], op, run.options);
+                 call.work = launch_together(run, pairs, [&](auto& group, auto&, const auto& data) {
+                   return group.all_reduce_async(data, op, run.options);
                  });
                });
 }
@@ -123,21 +111,19 @@ WorkPointer BackendOverTutti::_reduce_scatter_base(at::Tensor& output, at::Tenso
 WorkPointer BackendOverTutti::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
   check_pairs(outputs, inputs);
-  return issue(OpType::COALESCED, "tutti:reduce_scatter", outputs, options,
-               [&](Call& call, const Run& run) {
-                 auto op = ReduceOp::sum;
-                 std::vector<TensorView> in;
-                 std::vector<TensorView> out;
-                 for (std::size_t i = 0; i < inputs.size(); ++i) {
-                   op = reduce_op(outputs[i], options.reduceOp);
-                   in.push_back(call.arrays.reduced(inputs[i], Use::reads));
-                   out.push_back(call.arrays.reduced(outputs[i], Use::writes));
-                 }
-                 auto& group = run.group();
-                 call.work = launch_together(group, in.size(), [&](std::size_t i) {
-                   return group.reduce_scatter_async(in[i], out[i], {}, op, run.options);
-                 });
-               });
+  return issue(
+      OpType::COALESCED, "tutti:reduce_scatter", outputs, options, [&](Call& call, const Run& run) {
+        auto op = ReduceOp::sum;
+        Pairs pairs;
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          op = reduce_op(outputs[i], options.reduceOp);
+          pairs.emplace_back(call.arrays.reduced(inputs[i], Use::reads),
+                             call.arrays.reduced(outputs[i], Use::writes));
+        }
+        call.work = launch_together(run, pairs, [&](auto& group, const auto& in, const auto& out) {
+          return group.reduce_scatter_async(in, out, {}, op, run.options);
+        });
+      });
 }
 
 }  // namespace tutti::c10d_door

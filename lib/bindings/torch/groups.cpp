@@ -15,23 +15,17 @@ std::string name_of_group(const std::string& group, const std::string& suffix = 
   return (group.empty() ? "world" : group.substr(0, 200 - suffix.size())) + suffix;
 }
 
-ProcessGroup make_host(const BackendOptions& options, const std::shared_ptr<Store>& store) {
-  GroupOptions group;
-  group.name = name_of_group(options.group);
-  group.backend = options.backend;
-  group.store = store;
-  group.rank = options.rank;
-  group.size = options.size;
-  group.timeout = options.timeout;
-  return ProcessGroup::create(group);
-}
-
 }  // namespace
 
 Groups::Groups(const BackendOptions& options)
     : store_(make_store(options.store)),
       device_backend_(options.device_backend),
-      host_(make_host(options, store_)) {}
+      host_(ProcessGroup::create({.backend = options.backend,
+                                  .store = store_,
+                                  .rank = options.rank,
+                                  .size = options.size,
+                                  .timeout = options.timeout,
+                                  .name = name_of_group(options.group)})) {}
 
 Groups::Groups(ProcessGroup host, std::shared_ptr<Store> store, std::string device_backend)
     : store_(std::move(store)),
@@ -56,14 +50,13 @@ ProcessGroup& Groups::on(const c10::Device& device) {
 }
 
 ProcessGroup Groups::make(const c10::Device& device) {
-  GroupOptions group;
-  group.name = name_of_group(host_.name(), "/cuda");
-  group.backend = device_backend_;
-  group.store = store_;
-  group.rank = host_.rank();
-  group.size = host_.size();
-  group.timeout = host_.timeout();
-  group.device = libtorch::from_torch(device);
+  GroupOptions group{.backend = device_backend_,
+                     .store = store_,
+                     .rank = host_.rank(),
+                     .size = host_.size(),
+                     .device = libtorch::from_torch(device),
+                     .timeout = host_.timeout(),
+                     .name = name_of_group(host_.name(), "/cuda")};
   try {
     return ProcessGroup::create(group);
   } catch (const Error& without_staging) {

@@ -36,9 +36,6 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor read_as(const at::Tensor& x, at::ScalarType type) {
   return x.detach().to(type).contiguous();
 }
-OptionalTensor read_mask(const OptionalTensor& mask) {
-  return mask ? OptionalTensor(read_as(*mask, at::kBool)) : std::nullopt;
-}
 ConstTensorView view_as(const at::Tensor& x, const Shape& shape) {
   auto view = libtorch::view(x);
   return {view.data, view.dtype, shape};
@@ -88,23 +85,23 @@ at::Tensor diagnostics_of(const RankingLoss& loss, std::int64_t classes) {
 
 using RankingTerms = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-/// Evaluates a ranking loss of the rows, over the ranks of `group` if it is not empty.
+/// Evaluates a ranking loss of a pool, which the ranks of `group`, if it is not empty, share.
+/// pool_rows: as Batch::pool_rows.
 /// @return each [C], in the logits' dtype; status [C], i64; grad, like the logits: column c is the
 ///         gradient of class c; diagnostics [C, 5], f64.
 template <typename Loss, typename... Own>
 RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
-                           const OptionalTensor& iid, const OptionalTensor& live,
-                           const OptionalTensor& weight, std::int64_t ignore_index,
-                           double temperature, std::int64_t max_rows, std::int64_t seed,
-                           bool compat, std::string group, Own... own) {
+                           const OptionalTensor& iid, const OptionalTensor& weight,
+                           at::IntArrayRef pool_rows, std::int64_t ignore_index, double temperature,
+                           std::int64_t max_rows, std::int64_t seed, bool compat, std::string group,
+                           Own... own) {
   return in_torch_errors([&] {
     const c10::NoGradGuard off;
     TORCH_CHECK_VALUE(logits.dim() == 2, "tutti: logits have ", logits.dim(),
                       " dimensions; ranking losses take [N, C]");
     const auto x = read_as(logits, logits.scalar_type());
     const auto y = read_as(targets, at::kLong);
-    const auto independent = read_mask(iid);
-    const auto current = read_mask(live);
+    const auto independent = iid ? OptionalTensor(read_as(*iid, at::kBool)) : std::nullopt;
     const auto weights =
         weight ? OptionalTensor(read_as(*weight, weight->scalar_type())) : std::nullopt;
     typename Loss::Options options;
@@ -113,15 +110,17 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
     options.temperature = temperature;
     options.reduction = Reduction::none;
     options.grad_scale = GradScale::mean;
+    options.pool.gather = false;
     options.pool.max_rows = max_rows;
     options.pool.seed = static_cast<std::uint64_t>(seed);
     // As in imbalanced-losses 0.6.0, whose recall at a quantile refuses them if there are classes.
     options.pool.other_targets =
         compat && (options.classes == 1 || !std::is_same_v<Loss, RecallAtQuantile>);
     set_own(options, own...);
-    Batch batch{.logits = libtorch::view(x), .targets = libtorch::view(y)};
+    Batch batch{.logits = libtorch::view(x),
+                .targets = libtorch::view(y),
+                .pool_rows = std::span(pool_rows.data(), pool_rows.size())};
     if (independent) batch.iid = libtorch::view(*independent);
-    if (current) batch.live = libtorch::view(*current);
     if (weights) batch.weight = libtorch::view(*weights);
     Loss loss(options);
     LossResult result;
@@ -196,7 +195,7 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
 
 std::string ranking_schema(const std::string& name, const std::string& own) {
   return name +
-         "(Tensor logits, Tensor targets, Tensor? iid, Tensor? live, Tensor? weight, "
+         "(Tensor logits, Tensor targets, Tensor? iid, Tensor? weight, SymInt[] pool_rows, "
          "int ignore_index, float temperature, int max_rows, int seed, bool compat, str group" +
          own + ") -> (Tensor each, Tensor status, Tensor grad, Tensor diagnostics)";
 }

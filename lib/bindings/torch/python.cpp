@@ -23,25 +23,6 @@ c10::intrusive_ptr<::c10d::Backend> create(const c10::intrusive_ptr<::c10d::Stor
        .device_backend = device_backend});
 }
 
-/// The last backend has been shut down, on this thread.
-void stop_watching() {
-  const pybind11::gil_scoped_acquire lock;
-  try {
-    pybind11::module_::import("tutti._interrupt").attr("stop")();
-  } catch (pybind11::error_already_set& error) {
-    if (error.matches(PyExc_KeyboardInterrupt))
-      PyErr_SetInterrupt();  // Again, in the program.
-    else
-      error.discard_as_unraisable("tutti._interrupt.stop");
-  }
-}
-
-/// Before Python ends: nothing may call it later.
-void leave() {
-  tutti::c10d_door::on_last_end(nullptr);
-  tutti::c10d_door::drain_futures();
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_c10d, m) {
@@ -51,6 +32,6 @@ PYBIND11_MODULE(_c10d, m) {
         py::arg("group"), py::arg("backend"), py::arg("device_backend"),
         py::call_guard<py::gil_scoped_release>());
   m.def("describe", &tutti::c10d_door::describe, py::arg("backend"));
-  m.def("leave", &leave, py::call_guard<py::gil_scoped_release>());
-  tutti::c10d_door::on_last_end(&stop_watching);
+  m.def("drain_futures", &tutti::c10d_door::drain_futures,
+        py::call_guard<py::gil_scoped_release>());
 }

@@ -80,52 +80,33 @@ Differentiable all_reduce_extreme(const Step& step, const ConstTensorView& in, R
                                 share(std::move(weights)));
 }
 
-/// Gathers the arrays [...] of all ranks to [W, elements], and allocates `out` and `weights` [...].
-Tensor gather_factors(const Step& step, const ConstTensorView& in, Tensor& out,
-                      Tensor* weights = nullptr) {
-  Tensor all;
-  step.call({.kind = Operation::all_gather, .rows = 1}, [&](Op& call) {
-    step.check_input(in);
-    step.check_host();
-    all = step.make({step.group.size(), in.shape.numel()}, in.dtype);
-    call.in = {in.data, in.dtype, {1, in.shape.numel()}, in.device};
-    call.out = all;
-    out = step.make(in.shape, in.dtype);
-    if (weights != nullptr) *weights = step.make(in.shape, in.dtype);
-  });
-  return all;
-}
-
-internal::Factors factors_of(const Step& step, const Tensor& all) {
-  return {all.data(), static_cast<std::size_t>(step.group.size()),
-          static_cast<std::size_t>(step.group.rank()),
-          static_cast<std::size_t>(all.shape().row_numel())};
-}
-
 /// Computes the product of all ranks and the product of all other ranks from one gather, without a
 /// division, because factors may be zero.
 Differentiable all_reduce_product(const Step& step, const ConstTensorView& in) {
+  const int size = step.group.size();
+  Tensor all;
   Tensor out;
   Tensor weights;
-  const auto all = gather_factors(step, in, out, &weights);
-  const auto factors = factors_of(step, all);
+  step.call({.kind = Operation::all_gather, .rows = 1}, [&](Op& call) {
+    step.check_input(in);
+    step.check_host();
+    all = step.make({size, in.shape.numel()}, in.dtype);
+    call.in = {in.data, in.dtype, {1, in.shape.numel()}, in.device};
+    call.out = all;
+    out = step.make(in.shape, in.dtype);
+    weights = step.make(in.shape, in.dtype);
+  });
+  const auto* factors = static_cast<const std::byte*>(all.data());
   std::vector<const void*> rows;
-  for (std::size_t r = 0; r < factors.ranks; ++r)
-    rows.push_back(static_cast<const std::byte*>(all.data()) + r * in.bytes());
-  internal::fold(in.dtype, Kind::prod, out.data(), rows, {}, factors.n);
-  internal::product_of_others(in.dtype, factors, weights.data());
+  for (int r = 0; r < size; ++r) rows.push_back(factors + static_cast<std::size_t>(r) * in.bytes());
+  internal::fold(in.dtype, Kind::prod, out.data(), rows, {}, count_of(out));
+  rows.erase(rows.begin() + step.group.rank());
+  if (rows.empty())
+    internal::fill_identity(in.dtype, Kind::prod, weights.data(), count_of(out));
+  else
+    internal::fold(in.dtype, Kind::prod, weights.data(), rows, {}, count_of(out));
   return step.result<weigh_sum>("all_reduce", in, std::move(out), ReduceOp::sum,
                                 share(std::move(weights)));
-}
-
-/// Computes the derivative of product_of_others at the inputs `all` of the ranks. It is its own
-/// transpose.
-Differentiable others_gradient(const Step& step, const ConstTensorView& in, const Saved& all) {
-  Tensor out;
-  const auto gradients = gather_factors(step, in, out);
-  internal::product_of_others_gradient(in.dtype, factors_of(step, *all), gradients.data(),
-                                       out.data());
-  return step.result<others_gradient>("product_of_others", in, std::move(out), all);
 }
 
 }  // namespace
@@ -136,16 +117,6 @@ Differentiable all_reduce(ProcessGroup& group, const ConstTensorView& in, Reduce
   if (op.kind == Kind::prod) return all_reduce_product(step, in);
   if (op.kind == Kind::min || op.kind == Kind::max) return all_reduce_extreme(step, in, op);
   return sum_weighted(step, in, op, nullptr);
-}
-
-Differentiable product_of_others(ProcessGroup& group, const ConstTensorView& in,
-                                 const CallOptions& options) {
-  const Step step{group, "product_of_others", options};
-  Tensor out;
-  auto all = gather_factors(step, in, out);
-  internal::product_of_others(in.dtype, factors_of(step, all), out.data());
-  return step.result<others_gradient>("product_of_others", in, std::move(out),
-                                      share(std::move(all)));
 }
 
 }  // namespace autograd

@@ -63,37 +63,4 @@ void share_ties(DType dtype, const void* in, const void* extreme, const std::int
   });
 }
 
-void product_of_others(DType dtype, const Factors& f, void* out) noexcept {
-  visit_gradient(dtype, [&]<typename T>(T) {
-    const Elements<T> x(f.all);
-    fill<T>(out, f.n, [&](std::size_t i) {
-      Acc<T> product = 1;
-      for (std::size_t r = 0; r < f.ranks; ++r)
-        if (r != f.rank) product *= x[r * f.n + i];
-      return product;
-    });
-  });
-}
-
-void product_of_others_gradient(DType dtype, const Factors& f, const void* gradients,
-                                void* out) noexcept {
-  visit_gradient(dtype, [&]<typename T>(T) {
-    const Elements<T> x(f.all);
-    const Elements<T> u(gradients);
-    // The product rule gives the derivative of the product of the others in the direction u,
-    // without a division, because factors may be zero.
-    fill<T>(out, f.n, [&](std::size_t i) {
-      Acc<T> product = 1;
-      Acc<T> derivative = 0;
-      for (std::size_t r = 0; r < f.ranks; ++r) {
-        if (r == f.rank) continue;
-        const auto factor = x[r * f.n + i];
-        derivative = derivative * factor + product * u[r * f.n + i];
-        product *= factor;
-      }
-      return derivative;
-    });
-  });
-}
-
 }  // namespace tutti::internal

@@ -43,20 +43,4 @@ void mark_ties(DType dtype, const void* in, const void* extreme, std::int32_t* m
 void share_ties(DType dtype, const void* in, const void* extreme, const std::int32_t* ties,
                 void* weights, std::size_t n) noexcept;
 
-/// The factors of all ranks, [ranks, n], and the index of this rank.
-struct Factors {
-  const void* all = nullptr;
-  std::size_t ranks = 0;
-  std::size_t rank = 0;
-  std::size_t n = 0;
-};
-
-/// out[i] = the product of the factors of all ranks but this one, in rank order.
-void product_of_others(DType dtype, const Factors& factors, void* out) noexcept;
-
-/// out[i] = sum over r of u_r * (derivative of rank r's product_of_others by this rank's factor),
-/// where u [ranks, n] are the gradients of all ranks.
-void product_of_others_gradient(DType dtype, const Factors& factors, const void* u,
-                                void* out) noexcept;
-
 }  // namespace tutti::internal

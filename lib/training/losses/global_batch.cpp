@@ -26,16 +26,31 @@ void check_total(std::string_view loss, std::int64_t rows) {
     failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", loss, rows, most_rows);
 }
 
+void check_pool_rows(const Rows& of_ranks, int ranks, std::int64_t rows,
+                     const tutti::losses::PoolOptions& options) {
+  if (options.gather || options.queue > 0)
+    failf(Errc::invalid_argument,
+          "pool_rows are set, and the options are gather {} and queue {}; pool_rows need gather "
+          "false and queue 0",
+          options.gather, options.queue);
+  if (of_ranks.listed() && std::ssize(of_ranks.list()) != ranks)
+    failf(Errc::invalid_argument, "pool_rows has {} entries for {} ranks", of_ranks.list().size(),
+          ranks);
+  std::int64_t left = rows;
+  for (int r = 0; r < ranks; ++r) {
+    if (of_ranks[r] < 0 || of_ranks[r] > left)
+      failf(Errc::invalid_argument,
+            "pool_rows gives rank {} {} rows; of the {} rows of the batch {} are left", r,
+            of_ranks[r], rows, left);
+    left -= of_ranks[r];
+  }
+}
+
 /// If no rank has more than this many bytes of rows, all ranks get all rows, even where sums over
 /// ranks would suffice. For f32 that saves six exchanges.
 constexpr std::size_t few_bytes = 4096;
 
 }  // namespace
-
-double class_weight(Reduction reduction, const LossResult& result) noexcept {
-  const auto count = std::ranges::count(result.status, ClassStatus::valid);
-  return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
-}
 
 void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions& pool) {
   const auto& logits = batch.logits;
@@ -43,24 +58,21 @@ void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions&
   if (rows > most_rows)
     failf(Errc::count_overflow, "{} rows; at most {} are supported", rows, most_rows);
   check_rows(logits, batch.targets, rules.classes, rules.ignore_index, pool.other_targets);
-  const auto check_flags = [&](std::string_view what, const ConstTensorView& flags) {
-    if ((flags.dtype != DType::boolean && flags.dtype != DType::u8) ||
-        flags.shape.numel() != rows || flags.shape.rows() != rows)
-      failf(Errc::invalid_argument, "{} is {} {}, logits {}; {} must be boolean or u8 [{}]", what,
-            name_of(flags.dtype), to_string(flags.shape), to_string(logits.shape), what, rows);
-    check_elements(what, flags);
-  };
-  if (batch.iid.data != nullptr || batch.iid.shape.numel() != 0) check_flags("iid", batch.iid);
-  if (batch.live) check_flags("live", *batch.live);
+  if (const auto& iid = batch.iid; iid.data != nullptr || iid.shape.numel() != 0) {
+    if ((iid.dtype != DType::boolean && iid.dtype != DType::u8) || iid.shape.numel() != rows ||
+        iid.shape.rows() != rows)
+      failf(Errc::invalid_argument, "iid is {} {}, logits {}; iid must be boolean or u8 [{}]",
+            name_of(iid.dtype), to_string(iid.shape), to_string(logits.shape), rows);
+    check_elements("iid", iid);
+  }
   if (batch.weight && !(batch.weight->shape == Shape::vector(rows)))
     failf(Errc::invalid_argument, "weights are {}, logits {}; weights must be [{}]",
           to_string(batch.weight->shape), to_string(logits.shape), rows);
 }
 
-std::string_view words_of_arrays(const Batch& batch) {
-  return batch.weight ? batch.live ? ", with weights and live" : ", with weights"
-         : batch.live ? ", with live"
-                      : "";
+double class_weight(Reduction reduction, const LossResult& result) noexcept {
+  const auto count = std::ranges::count(result.status, ClassStatus::valid);
+  return reduction == Reduction::mean && count > 0 ? 1 / static_cast<double>(count) : 1;
 }
 
 LossResult start_result(std::int64_t classes) {
@@ -73,7 +85,8 @@ LossResult start_result(std::int64_t classes) {
 
 GlobalBatch::GlobalBatch(ProcessGroup* group, const Batch& batch, const BatchRules& rules,
                          RowQueue& queue, const CallOptions& options)
-    : group_(queue.options().gather ? group : nullptr),
+    : shared_(batch.pool_rows.given()),
+      group_(queue.options().gather || shared_ ? group : nullptr),
       queue_(queue),
       options_(options),
       staged_(group, options),
@@ -113,6 +126,7 @@ PoolRows GlobalBatch::gather_rows(Batch& batch, const BatchRules& rules) {
   const auto check_and_stage = [&] {
     batch = staged_.on_host(batch);
     check_batch(batch, rules, queue_.options());
+    if (shared_) check_pool_rows(batch.pool_rows, ranks(), shape_.rows(), queue_.options());
     queue_.check_world(rank(), ranks());
     const auto rows = shape_.rows();
     source.logits = {batch.logits.data, dtype_, {rows, classes_}};
@@ -123,21 +137,22 @@ PoolRows GlobalBatch::gather_rows(Batch& batch, const BatchRules& rules) {
     if (weighted_)
       source.hold_weights(batch.weight ? check_weights(*batch.weight)
                                        : std::vector<double>(static_cast<std::size_t>(rows), 1));
-    if (rules.uses_iid && batch.live)
-      source.live = ConstTensorView{batch.live->data, DType::u8, {rows}};
     if (queue_.own().size() != 0 || (rules.uses_iid && batch.iid.data == nullptr))
       source.join(queue_.own(), classes_);
     arrays = source.arrays();
   };
-  if (group_ == nullptr) {
+  if (group_ == nullptr || shared_) {
     named(rules.loss, check_and_stage);
     check_total(rules.loss, source.logits.shape.rows());
-    source.blocks = {{.rank = 0, .live = 0, .queued = static_cast<std::size_t>(shape_.rows())}};
+    const Rows of_ranks = shared_ ? batch.pool_rows : Rows(shape_.rows());
+    for (int r = 0; r < ranks(); ++r)
+      source.blocks.push_back({r, static_cast<std::size_t>(of_ranks.offset(r)),
+                               static_cast<std::size_t>(of_ranks.offset(r + 1))});
     return source;
   }
   const auto words =
       fmt::format("{}, {}, logits {}{}{}", rules.options, training_ ? "training" : "evaluation",
-                  name_of(dtype_), words_of_arrays(batch), queue_.state());
+                  name_of(dtype_), batch.weight ? ", with weights" : "", queue_.state());
   const auto check_and_set_arrays = [&](GatherRequest& request) {
     check_and_stage();
     request.arrays = arrays;
@@ -181,14 +196,16 @@ GlobalBatch::Chosen GlobalBatch::choose(const PoolRows& source, const BatchRules
     if (options.max_rows > 0) chosen.numbers.push_back(number);
   };
   auto number = queue_.next();
-  for (const auto& block : source.blocks) {
+  const auto add_rows = [&](std::size_t first, std::size_t last) {
     const auto before = number;
-    for (std::size_t i = block.live; i < block.queued; ++i) {
+    for (std::size_t i = first; i < last; ++i)
       if (source.target(i) != rules.ignore_index) add(i, number++);
-    }
-    enqueued_[static_cast<std::size_t>(block.rank)] = number - before;
-  }
+    return number - before;
+  };
+  for (const auto& block : source.blocks)
+    enqueued_[static_cast<std::size_t>(block.rank)] = add_rows(block.live, block.queued);
   live_ = chosen.rows.size();
+  if (shared_) add_rows(source.blocks.back().queued, source.rows());
   std::vector<std::size_t> next(static_cast<std::size_t>(ranks()), source.rows());
   for (const auto& block : source.blocks) next[static_cast<std::size_t>(block.rank)] = block.queued;
   for (const auto& segment : queue_.segments()) {
@@ -208,7 +225,7 @@ void GlobalBatch::count(const PoolRows& source, const Chosen& chosen, bool and_e
     auto& of_kind = counts_[kind_of(source.target(chosen.rows[i]))];
     ++of_kind.rows;
     of_kind.iid += source.is_iid(chosen.rows[i]) ? 1 : 0;
-    of_kind.live += i < live_ && source.is_live(chosen.rows[i]) ? 1 : 0;
+    of_kind.live += is_live(i) ? 1 : 0;
   }
   if (has_all_) return;
   std::vector<std::int64_t> sums;
@@ -258,14 +275,13 @@ void GlobalBatch::take(const PoolRows& source, const Chosen& chosen) {
     targets_.push_back(source.target(row));
     iid_.push_back(source.is_iid(row) ? 1 : 0);
     if (weighted_) weights_.push_back(source.weight(row));
-    if (source.live) live_mask_.push_back(source.is_live(row) ? 1 : 0);
     if (i >= live_) continue;
     while (row >= block->queued) ++block;  // Rows of this call are ordered by rank.
     ++own_of_ranks_[static_cast<std::size_t>(block->rank)];
     if (block->rank < rank())
       ++first_own_;
     else if (block->rank == rank())
-      own_rows_.push_back(static_cast<std::uint32_t>(row - block->live));
+      own_rows_.push_back(static_cast<std::uint32_t>(shared_ ? row : row - block->live));
   }
 }
 

@@ -35,8 +35,6 @@ struct BatchRules {
 
 /// Checks this rank's rows, in host memory, before communicating. @throws Error.
 void check_batch(const Batch& batch, const BatchRules& rules, const PoolOptions& pool);
-/// Returns, in words, which of the optional arrays that all ranks or none must have are set.
-std::string_view words_of_arrays(const Batch& batch);
 
 /// Returns a result in which every class is valid and its loss is NaN.
 LossResult start_result(std::int64_t classes);
@@ -76,10 +74,7 @@ class GlobalBatch {
                          : targets_[row] == static_cast<std::int64_t>(class_index);
   }
   bool is_iid(std::size_t row) const noexcept { return iid_[row] != 0; }
-  /// True for rows of this call, without the queue and without those that Batch::live masks.
-  bool is_live(std::size_t row) const noexcept {
-    return row < live_ && (live_mask_.empty() || live_mask_[row] != 0);
-  }
+  bool is_live(std::size_t row) const noexcept { return row < live_; }  ///< Not of a queue.
   /// True if this call or the queue has weights. Equal on every rank.
   bool weighted() const noexcept { return weighted_; }
   double weight(std::size_t row) const noexcept { return weighted_ ? weights_[row] : 1; }
@@ -151,7 +146,8 @@ class GlobalBatch {
   void remember(const Batch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
 
-  ProcessGroup* group_;  // Null: this rank has all rows.
+  bool shared_;          // Batch::pool_rows is set: every rank has all rows.
+  ProcessGroup* group_;  // Null: this rank has all rows and computes alone.
   RowQueue& queue_;
   CallOptions options_;  // Without `name`, whose memory the caller owns.
   Staged staged_;
@@ -165,8 +161,7 @@ class GlobalBatch {
   std::vector<double> scores_;  // [C, rows]
   std::vector<std::int64_t> targets_;
   std::vector<std::uint8_t> iid_;
-  std::vector<double> weights_;          // Empty without weights.
-  std::vector<std::uint8_t> live_mask_;  // Empty without a mask.
+  std::vector<double> weights_;  // Empty without weights.
   std::size_t live_ = 0;
   std::size_t first_own_ = 0;
   std::vector<std::uint32_t> own_rows_;  // Indices of own rows in the batch.

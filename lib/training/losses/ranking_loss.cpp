@@ -120,7 +120,7 @@ void RankingLoss::enqueue_over(ProcessGroup* group, const Batch& batch,
   };
   const auto words =
       fmt::format("enqueue, classes {}, ignore_index {}{}{}", classes_, ignore_index_,
-                  internal::losses::words_of_arrays(batch), queue_->state());
+                  batch.weight ? ", with weights" : "", queue_->state());
   const auto sums = internal::losses::sums_over_ranks(
       group, name_, words, static_cast<std::size_t>(ranks), check_and_count, options);
   const std::vector<std::int64_t> counts(sums.begin(), sums.end());

@@ -278,7 +278,7 @@ std::string RowQueue::merge(std::span<const std::string> parts) const {
 
 std::vector<ConstTensorView> PoolRows::arrays() const {
   std::vector<ConstTensorView> all{logits, targets};
-  for (const auto* array : {&iid, &weights, &live})
+  for (const auto* array : {&iid, &weights})
     if (*array) all.push_back(**array);
   return all;
 }
@@ -288,7 +288,7 @@ void PoolRows::hold(std::vector<Tensor>&& arrays) {
   auto next = arrays_.begin();
   logits = *next++;
   targets = *next++;
-  for (auto* array : {&iid, &weights, &live})
+  for (auto* array : {&iid, &weights})
     if (*array) *array = *next++;
 }
 
@@ -325,7 +325,6 @@ void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
     }
   });
   if (iid) iid_copy_ = joined(*iid, queued.iid);
-  if (live) live_copy_ = joined(*live, std::vector<std::uint8_t>(queued.size()));
   const auto* of_targets = static_cast<const std::int64_t*>(targets.data);
   target_copy_.assign(of_targets, of_targets + rows);
   target_copy_.insert(target_copy_.end(), queued.targets.begin(), queued.targets.end());
@@ -336,7 +335,6 @@ void PoolRows::join(const RowQueue::Rows& queued, std::int64_t classes) {
   logits = {logit_copy_.data(), logits.dtype, {total, classes}};
   targets = target_copy_;
   if (iid) iid = iid_copy_;
-  if (live) live = live_copy_;
 }
 
 }  // namespace tutti::internal::losses

@@ -108,7 +108,6 @@ class PoolRows {
   ConstTensorView targets{nullptr, DType::i64, Shape::vector(0)};
   std::optional<ConstTensorView> iid{};      ///< Not set: all rows are independent.
   std::optional<ConstTensorView> weights{};  ///< f64. Not set: 1.
-  std::optional<ConstTensorView> live{};     ///< Not set: all rows of the call.
   std::vector<Block> blocks{};
 
   std::size_t rows() const { return static_cast<std::size_t>(logits.shape.rows()); }
@@ -120,9 +119,6 @@ class PoolRows {
   }
   double weight(std::size_t row) const {
     return weights ? static_cast<const double*>(weights->data)[row] : 1;
-  }
-  bool is_live(std::size_t row) const {
-    return !live || static_cast<const std::uint8_t*>(live->data)[row] != 0;
   }
   /// Returns the views that are set, in the order of their declaration.
   std::vector<ConstTensorView> arrays() const;
@@ -144,7 +140,6 @@ class PoolRows {
   std::vector<std::int64_t> target_copy_;
   std::vector<std::uint8_t> iid_copy_;
   std::vector<double> weight_copy_;
-  std::vector<std::uint8_t> live_copy_;
 };
 
 }  // namespace tutti::internal::losses

@@ -53,7 +53,6 @@ tutti::losses::Batch Staged::on_host(const tutti::losses::Batch& batch) {
   host.targets = on_host("targets", batch.targets);
   host.iid = on_host("iid", batch.iid);
   if (batch.weight) host.weight = on_host("weights", *batch.weight);
-  if (batch.live) host.live = on_host("live", *batch.live);
   return host;
 }
 

@@ -46,7 +46,6 @@ TEST_P(AutogradDevice, WhatIsComputedElementByElementIsRefused) {
     expect_unsupported("reduce", [&] { autograd::reduce(group, x, 0, scaled); });
     expect_unsupported("reduce_scatter_rows",
                        [&] { autograd::reduce_scatter_rows(group, x, layout, scaled); });
-    expect_unsupported("product_of_others", [&] { autograd::product_of_others(group, x); });
     for (const auto& entry : group.trace()) EXPECT_EQ(entry.state, TraceEntry::State::refused);
   });
 }

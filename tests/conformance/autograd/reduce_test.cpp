@@ -75,22 +75,6 @@ TEST_P(AutogradReduce, TheGradientOfAProductIsRightWhereFactorsAreZero) {
     expect_adjoint_at(group, x, {4}, [](ProcessGroup& g, const ConstTensorView& at) {
       return reduced(g, at, ReduceOp::prod);
     });
-    expect_adjoint_at(group, x, {4}, [](ProcessGroup& g, const ConstTensorView& at) {
-      return autograd::product_of_others(g, at);
-    });
-  });
-}
-
-TEST_P(AutogradReduce, TheProductOfOthersLeavesOutTheOwnFactorOnly) {
-  on_groups([](ProcessGroup& group) {
-    const Buffer x = put(group, {group.rank() + 2.0, group.rank() == 0 ? 0.0 : 3.0});
-    Numbers want{1, 1};
-    for (int r = 0; r < group.size(); ++r) {
-      if (r == group.rank()) continue;
-      want[0] *= r + 2.0;
-      want[1] *= r == 0 ? 0.0 : 3.0;
-    }
-    EXPECT_EQ(numbers(group, autograd::product_of_others(group, x).value), want);
   });
 }
 

@@ -36,7 +36,6 @@ TEST_P(AutogradRefusal, DtypesWithoutAGradientAreRefusedAtTheForward) {
       expect_refused("reduce_scatter_rows", texts,
                      [&] { autograd::reduce_scatter_rows(group, in, layout); });
       expect_refused("all_reduce", texts, [&] { autograd::all_reduce(group, in); });
-      expect_refused("product_of_others", texts, [&] { autograd::product_of_others(group, in); });
       expect_refused("reduce", texts, [&] { autograd::reduce(group, in, 0); });
       expect_refused("broadcast", texts, [&] { autograd::broadcast(group, in, 0); });
       expect_refused("gather_rows", texts, [&] { autograd::gather_rows(group, in, 0); });
@@ -149,8 +148,6 @@ std::vector<NamedBackward> backwards(ProcessGroup& group, Memory* memory = nullp
       {"broadcast", autograd::broadcast(group, whole, 0).back},
       {"gather_rows", autograd::gather_rows(group, part, 0, layout, given).back},
       {"scatter_rows", autograd::scatter_rows(group, whole, roots_layout, 0).back, true}};
-  if (group.memory().device().type == DeviceType::cpu)
-    all.push_back({"product_of_others", autograd::product_of_others(group, whole).back});
   return all;
 }
 

@@ -104,11 +104,6 @@ Tensor joined(ProcessGroup& group, const Numbers& first, const Numbers& second) 
   group.memory().copy(all.data(), both.data(), all.bytes(), {});
   return all;
 }
-Numbers times(const Numbers& a, const Numbers& b) {
-  Numbers out = a;
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] *= b[i];
-  return out;
-}
 
 /// x and c -> the gradient by x, if the gradient by all_reduce(x) is c.
 struct Gradient {
@@ -136,37 +131,6 @@ TEST_P(AutogradSecond, TheWeightsOfAMaximumDoNotMove) {
           const auto gradient = at.back(group, c);
           return joined(group, Numbers(3, 0.0), numbers(group, gradient.back(group, v).value));
         });
-  });
-}
-
-TEST_P(AutogradSecond, TheWeightsOfAProductMoveWithTheOtherFactors) {
-  on_groups([](ProcessGroup& group) {
-    Numbers both = random_numbers(6, group.rank(), 36);
-    if (group.rank() == 0) both[1] = 0;
-    if (group.rank() <= 1) both[2] = 0;
-    // The backward of the product is others * sum, composed of two forwards of the header.
-    expect_adjoint_at(
-        group, both, {6},
-        [](ProcessGroup& g, const ConstTensorView& at) {
-          return gradient_of_both(g, at, ReduceOp::prod);
-        },
-        [&](const Gradient&, const ConstTensorView& v) {
-          const Buffer x = put(group, {both.begin(), both.begin() + 3});
-          const Buffer c = put(group, {both.begin() + 3, both.end()});
-          const auto others = autograd::product_of_others(group, x);
-          const auto sum = autograd::all_reduce(group, c);
-          const Buffer by_others = put(group, times(numbers(group, sum.value), numbers(group, v)));
-          const Buffer by_sum = put(group, times(numbers(group, others.value), numbers(group, v)));
-          return joined(group, numbers(group, others.back(group, by_others).value),
-                        numbers(group, sum.back(group, by_sum).value));
-        });
-  });
-}
-
-TEST_P(AutogradSecond, TheProductOfOthersHasASymmetricDerivative) {
-  on_groups([](ProcessGroup& group) {
-    const Buffer x = put(group, random_numbers(3, group.rank(), 41));
-    expect_second(group, autograd::product_of_others(group, x), equal_shape);
   });
 }
 

@@ -13,6 +13,7 @@ namespace {
 
 using losses::Batch;
 using losses::PAucAtBudget;
+using losses::PoolOptions;
 using losses::RecallAtQuantile;
 using losses::SmoothAp;
 
@@ -72,6 +73,21 @@ TEST_P(BytesOfLosses, SmoothApSendsItsRowsAndThreeNumbersPerAnchor) {
     EXPECT_EQ(sent.of(Operation::all_gather), each * (4 + 8) + anchors * 24);
     EXPECT_LE(sent.of(Operation::all_gather_bounded), 1024);
     EXPECT_EQ(sent.calls, 4);
+  });
+}
+
+TEST_P(BytesOfLosses, APoolOnEveryRankIsNotSent) {
+  const OneClassRows rows(400);
+  on_fresh_ranks(GetParam(), [&](ProcessGroup& group) {
+    auto pool = rows.part(0, 1);
+    pool.pool_rows = 400 / group.size();
+    const PoolOptions options{.gather = false};
+    const auto sent = sent_by(SmoothAp({.pool = options}), group, pool);
+    const std::int64_t anchors = 400 / 4;  // Of all ranks.
+    EXPECT_NEAR(static_cast<double>(sent.of(Operation::all_gather)),
+                static_cast<double>(anchors * 24) / group.size(), 24);
+    EXPECT_EQ(sent.calls, 1);
+    EXPECT_EQ(sent_by(RecallAtQuantile({.pool = options}), group, pool).calls, 0);
   });
 }
 

@@ -1,7 +1,5 @@
 #include <algorithm>
 
-#include <tutti/losses/p_auc_at_budget.hpp>
-
 #include "conformance/losses/pool_calls.hpp"
 
 // Rows that enter a queue without a call of the loss, and the rows that are read from it.
@@ -176,48 +174,6 @@ TEST_P(QueueRowsOf, RowsGatheredByTheCallerAreNotExchanged) {
     EXPECT_EQ(trace[trace.size() - 2].operation, Operation::barrier);
     expect_same_rows(got, last_rows({rows}, 30));
   });
-}
-
-// A caller with a queue of its own passes its rows in the batch and says which are of the call.
-TEST_P(QueueRowsOf, AMaskOfLiveRowsIsAQueueOfTheCaller) {
-  const auto queued = make_pool_rows(31, 1, 5);
-  const auto rows = make_pool_rows(24, 1, 6);
-  const auto own_queue = live_kind().make(1, {.queue = 40});
-  enqueue(*own_queue, nullptr, queued);
-  const auto want = call_pool(*own_queue, nullptr, rows);
-  on_ranks(GetParam(), [&](ProcessGroup& group) {
-    const auto split = pool_split(rows.count(), group.size(), 3);
-    auto mine = own_rows(rows, group, 3);
-    const auto live_count = mine.targets.size();
-    const auto of_queue = own_rows(queued, group, 2);
-    mine.append(of_queue);
-    std::vector<std::uint8_t> live(mine.targets.size());
-    std::fill_n(live.begin(), live_count, std::uint8_t{1});
-    const auto loss = live_kind().make(1, {});
-    auto batch = batch_of(mine);
-    batch.live = live;
-    const auto got = (*loss)(group, batch);
-    EXPECT_NEAR(got.loss, want.loss, 1e-12);
-    const auto first = static_cast<std::size_t>(offset(split, group.rank()));
-    for (std::size_t i = 0; i < live_count; ++i)
-      ASSERT_NEAR(static_cast<const double*>(got.grad.data())[i],
-                  group.size() * want.grad[first + i], 1e-10);
-    if (group.size() == 1) return;
-    if (group.rank() == 0) batch.live.reset();
-    expect_error(Errc::mismatch, {", with live", "rank 0"}, [&] { (*loss)(group, batch); });
-  });
-}
-
-TEST(QueueRowsAlone, AMaskOfAnotherLengthOrTypeIsRefused) {
-  const auto rows = make_pool_rows(6, 1, 6);
-  auto batch = batch_of(rows);
-  const std::vector<std::uint8_t> five(5, 1);
-  const std::vector<float> floats(6, 1);
-  const auto loss = live_kind().make(1, {});
-  batch.live = five;
-  expect_error(Errc::invalid_argument, {"live is u8 [5]"}, [&] { (*loss)(batch); });
-  batch.live = floats;
-  expect_error(Errc::invalid_argument, {"live is f32 [6]"}, [&] { (*loss)(batch); });
 }
 
 }  // namespace

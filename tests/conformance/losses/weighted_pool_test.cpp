@@ -171,8 +171,10 @@ TEST(WeightedPoolAlone, ClassesSayWhyTheyAreNotValid) {
   using Options = losses::PAucAtBudgetOptions;
   const auto recall = [] { return losses::RecallAtQuantile({.quantile = 0.5}); };
   const auto p_auc = [](Options::Positives positives = Options::Positives::pool) {
-    return PAucAtBudget(
-        {.beta = 0.5, .positives = positives, .interpolation = losses::Interpolation::linear});
+    return PAucAtBudget({.beta = 0.5,
+                         .positives = positives,
+                         .interpolation = losses::Interpolation::linear,
+                         .pool = {.gather = false}});
   };
   expect(SmoothAp(), Status::valid);
   expect(recall(), Status::valid);
@@ -181,15 +183,13 @@ TEST(WeightedPoolAlone, ClassesSayWhyTheyAreNotValid) {
   expect(SmoothAp(), Status::no_weight);
   expect(recall(), Status::no_weight);
   expect(p_auc(), Status::no_weight);
-  weights[1] = 1e-3;
+  weights[3] = 1e-3;
   expect(SmoothAp(), Status::valid);
   expect(p_auc(), Status::valid);
-  const std::vector<std::uint8_t> live{1, 0, 1, 1};
-  batch.live = live;  // The positive that is left has no weight.
+  batch.pool_rows = 3;  // Their positive has no weight.
   expect(p_auc(), Status::valid);
   expect(p_auc(Options::Positives::live), Status::no_weight);
-  const std::vector<std::uint8_t> old{1, 0, 1, 0};
-  batch.live = old;
+  batch.pool_rows = 1;
   expect(p_auc(Options::Positives::live), Status::no_live_positives);
   const std::vector<std::uint8_t> iid{0, 1, 0, 1};
   batch.iid = iid;

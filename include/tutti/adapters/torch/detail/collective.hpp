@@ -15,62 +15,50 @@
 
 namespace tutti::libtorch::detail {
 
-/// A result, and the function from its gradient to that of the input.
-struct Done {
-  at::Tensor value;
-  std::function<at::Tensor(ProcessGroup& group, const at::Tensor& gradient)> back;
-};
-using Forward = std::function<Done(const at::Tensor& in)>;  ///< Of a contiguous tensor.
+using Forward = std::function<autograd::Differentiable(const ConstTensorView& in)>;
 
-/// The node of one forward in torch's graph. Its backward calls Done::back, which records nodes as
-/// well.
+/// Returns the value of forward(in), where `in` is made contiguous; records a node if gradients are
+/// enabled.
+inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Forward& forward);
+
+/// The node of one forward in torch's graph. Its backward records nodes as well.
 struct Collective final : ::torch::autograd::Function<Collective> {
   using Context = ::torch::autograd::AutogradContext;
   using List = ::torch::autograd::variable_list;
 
   struct Back final : ::torch::CustomClassHolder {
-    Back(const ProcessGroup& g, decltype(Done::back) b) : group(g.share()), back(std::move(b)) {}
+    Back(const ProcessGroup& g, autograd::Backward b) : group(g.share()), back(std::move(b)) {}
     mutable ProcessGroup group;
-    decltype(Done::back) back;
+    autograd::Backward back;
   };
 
   static at::Tensor forward(Context* context, const at::Tensor& in, const at::Tensor&,
                             ProcessGroup* group, const Forward& forward) {
-    Done done = forward(in.contiguous());
-    context->saved_data["back"] =
-        c10::IValue::make_capsule(c10::make_intrusive<Back>(*group, std::move(done.back)));
-    return std::move(done.value);
+    const at::Tensor x = in.contiguous();
+    autograd::Differentiable done = forward(view(x));
+    if (context != nullptr)
+      context->saved_data["back"] =
+          c10::IValue::make_capsule(c10::make_intrusive<Back>(*group, std::move(done.back)));
+    return to_torch(std::move(done.value));
   }
   static List backward(Context* context, const List& grads) {
     const auto capsule = context->saved_data["back"].toCapsule();
     const auto& saved = static_cast<const Back&>(*capsule);
-    return {saved.back(saved.group, grads[0]), {}, {}, {}, {}};
+    const auto back = [&](const ConstTensorView& gradient) {
+      return saved.back(saved.group, gradient, on_current_stream(grads[0].device()));
+    };
+    return {record(saved.group, grads[0], back), {}, {}, {}, {}};
   }
 };
 
-/// Returns the value of forward(in); records a node if gradients are enabled.
 inline at::Tensor record(ProcessGroup& group, const at::Tensor& in, const Forward& forward) {
-  if (!c10::GradMode::is_enabled()) return forward(in.contiguous()).value;
+  const at::Tensor anchor = at::empty({0});
+  if (!c10::GradMode::is_enabled())
+    return Collective::forward(nullptr, in, anchor, &group, forward);
   // Makes the result require grad on every rank, so that either all ranks reach the backward or
   // none.
-  const at::Tensor anchor = at::empty({0});
   anchor.set_requires_grad(true);
   return Collective::apply(in, anchor, &group, forward);
-}
-
-/// The same for a function of <tutti/autograd.hpp>.
-inline at::Tensor record_core(
-    ProcessGroup& group, const at::Tensor& in,
-    const std::function<autograd::Differentiable(const ConstTensorView& in)>& call) {
-  return record(group, in, [&](const at::Tensor& x) {
-    autograd::Differentiable done = call(view(x));
-    return Done{to_torch(std::move(done.value)),
-                [back = std::move(done.back)](ProcessGroup& ranks, const at::Tensor& gradient) {
-                  return record_core(ranks, gradient, [&](const ConstTensorView& g) {
-                    return back(ranks, g, on_current_stream(gradient.device()));
-                  });
-                }};
-  });
 }
 
 /// The options for a call with a tensor: results in torch's memory, unless the caller has set
@@ -88,7 +76,7 @@ const T& in_torch(const at::Tensor&, const T& argument) {
 template <typename Forward, typename... Args>
 at::Tensor apply(const Forward& forward, ProcessGroup& group, const at::Tensor& in,
                  const Args&... args) {
-  return record_core(group, in, [&](const ConstTensorView& x) {
+  return record(group, in, [&](const ConstTensorView& x) {
     return autograd::Differentiable(forward(group, x, in_torch(in, args)...));
   });
 }
