@@ -1,4 +1,4 @@
-/* Data-parallel training and losses of the C ABI: include tutti/c/tutti.h. */
+/* Data-parallel training and metrics of the C ABI: include tutti/c/tutti.h. */
 #ifndef TUTTI_C_TRAINING_H
 #define TUTTI_C_TRAINING_H
 
@@ -68,51 +68,6 @@ typedef tutti_status (*tutti_hook)(void* context, tutti_group* group, const tutt
                                    tutti_work** work);
 tutti_status tutti_reducer_set_hook(tutti_reducer* reducer, int32_t hook);
 tutti_status tutti_reducer_set_own_hook(tutti_reducer* reducer, tutti_hook hook, void* context);
-
-/* ---- Losses: tutti/losses/. ---- */
-
-/* tutti::losses::Batch. Arrays may be null, except for logits and targets. */
-typedef struct tutti_batch {
-  size_t size;
-  const tutti_array *logits, *targets, *iid, *weight;
-  int32_t evaluation; /* 1: training = false. */
-  int32_t reserved;
-} tutti_batch;
-
-/* `kind`: "smooth_ap", "recall_at_quantile", "p_auc_at_budget", "cross_entropy", "sigmoid_focal"
-   or "softmax_focal". `options`: a text such as "classes=3 temperature=0.05 reduction=none", with
-   the names of the C++ struct and of its enumerators; a list is "1,0.5,2", a switch is "true" or
-   "1", "false" or "0". Null: defaults. */
-tutti_status tutti_loss_create(const char* kind, const char* options, tutti_loss** loss);
-/* WarmUp over a cross_entropy and a ranking loss, which are freed also after an error. */
-tutti_status tutti_loss_create_warm_up(tutti_loss* first, tutti_loss* main, const char* options,
-                                       tutti_loss** loss);
-/* Collective, or of this process alone if `group` is null. `result`, which may be null: array 0 is
-   the gradient, 1 the loss of each class or term (f64), 2 the ClassStatus of each class (u8), and
-   of "p_auc_at_budget" 3 its diagnostics [C, 5] (f64): t_alpha, t_beta, tau_eff, band_negatives,
-   variance. */
-tutti_status tutti_loss_evaluate(tutti_loss* loss, tutti_group* group, const tutti_batch* batch,
-                                 const tutti_call_options* options, double* value,
-                                 tutti_result** result);
-/* The rest is for ranking losses and WarmUp; other losses have no state (TUTTI_UNSUPPORTED). */
-tutti_status tutti_loss_save(const tutti_loss* loss, tutti_group* group,
-                             const tutti_call_options* options, tutti_result** state);
-tutti_status tutti_loss_load(tutti_loss* loss, tutti_group* group, const void* state, size_t bytes);
-tutti_status tutti_loss_set_group(tutti_loss* loss, tutti_group* group,
-                                  const tutti_call_options* options);
-tutti_status tutti_loss_temperature(const tutti_loss* loss, double* temperature);
-tutti_status tutti_loss_set_temperature(tutti_loss* loss, double temperature);
-tutti_status tutti_loss_enqueue(tutti_loss* loss, tutti_group* group, const tutti_batch* rows,
-                                const tutti_call_options* options);
-tutti_status tutti_loss_queued(const tutti_loss* loss, int64_t* rows);
-/* Arrays: logits [n, C] f64, targets i64, iid u8, weights f64. */
-tutti_status tutti_loss_queued_rows(const tutti_loss* loss, tutti_group* group,
-                                    const tutti_call_options* options, tutti_result** rows);
-tutti_status tutti_loss_reset_queue(tutti_loss* loss);
-tutti_status tutti_loss_start_epoch(tutti_loss* loss, int64_t epoch); /* WarmUp alone. */
-tutti_status tutti_loss_start_step(tutti_loss* loss, int64_t step);
-tutti_status tutti_loss_main_weight(const tutti_loss* loss, double* weight);
-tutti_status tutti_loss_free(tutti_loss* loss);
 
 /* ---- Metrics over the rows of all ranks: tutti/metrics.hpp. ---- */
 

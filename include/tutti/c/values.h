@@ -146,7 +146,6 @@ typedef struct tutti_store tutti_store;
 typedef struct tutti_bytes tutti_bytes;
 typedef struct tutti_coalesce tutti_coalesce;
 typedef struct tutti_reducer tutti_reducer;
-typedef struct tutti_loss tutti_loss;
 typedef struct tutti_registration tutti_registration;
 typedef struct tutti_store_server tutti_store_server;
 

@@ -82,13 +82,6 @@ struct Content {
     arrays.push_back({describe(ConstTensorView(*owner)), owner});
   }
   /// [n / columns, columns].
-  void add_table(std::vector<double> values, std::int64_t columns) {
-    add(std::move(values));
-    auto& table = arrays.back().array;
-    table.ndim = 2;
-    table.dims[0] /= columns;
-    table.dims[1] = columns;
-  }
   void set_rows(const RowLayout& layout) {
     rows.assign(layout.counts().begin(), layout.counts().end());
   }

@@ -44,7 +44,7 @@ void test_groups(const world* w);
 void test_errors(const world* w);
 void test_structs(const world* w);
 void test_reducer(const world* w);
-void test_losses(const world* w);
+void test_metrics(const world* w);
 void test_refusals(const world* w);
 
 /* A group of the same ranks whose failure breaks no other group; null if the program cannot make

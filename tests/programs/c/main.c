@@ -224,7 +224,7 @@ static void run(const world* w) {
   test_groups(w);
   test_structs(w);
   test_reducer(w);
-  test_losses(w);
+  test_metrics(w);
   test_refusals(w);
   test_errors(w);
 }

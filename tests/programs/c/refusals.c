@@ -56,9 +56,6 @@ static void test_null_works(const tutti_array* a) {
 
 static void test_null_results(const tutti_array* a) {
   tutti_result* result = NULL;
-  tutti_batch batch;
-  double value = 0;
-  TUTTI_INIT(batch);
   NULLS(result, tutti_all_gather_rows(NULL, a, 1, NULL, NULL, &result, NULL));
   NULLS(result, tutti_all_gather_rows(NULL, a, 2, NULL, NULL, &result, NULL));
   NULLS(result, tutti_all_gather_padded(NULL, a, 0, NULL, NULL, &result, NULL));
@@ -70,9 +67,6 @@ static void test_null_results(const tutti_array* a) {
   NULLS(result, tutti_allocate(NULL, a, 0, &result));
   NULLS(result, tutti_store_get(NULL, "k", 0, &result));
   NULLS(result, tutti_store_compare_set(NULL, "k", "", 0, "", 0, &result));
-  NULLS(result, tutti_loss_evaluate(NULL, NULL, &batch, NULL, &value, &result));
-  NULLS(result, tutti_loss_save(NULL, NULL, NULL, &result));
-  NULLS(result, tutti_loss_queued_rows(NULL, NULL, NULL, &result));
   NULLS(result, tutti_binary_metrics(NULL, a, a, NULL, NULL, 0, NULL, 0, NULL, &result));
 }
 
@@ -84,7 +78,6 @@ static void test_null_objects(const tutti_array* a) {
   tutti_group *group = NULL, *both[1] = {NULL};
   tutti_store* store = NULL;
   tutti_store_server* server = NULL;
-  tutti_loss* loss = NULL;
   tutti_reducer* reducer = NULL;
   tutti_coalesce* calls = NULL;
   tutti_registration* registration = NULL;
@@ -102,8 +95,6 @@ static void test_null_objects(const tutti_array* a) {
   NULLS(store, tutti_store_open("none://x", 0, &store));
   NULLS(store, tutti_store_prefix(NULL, "x", &store));
   NULLS(server, tutti_store_serve(NULL, &port, &server));
-  NULLS(loss, tutti_loss_create("hinge", NULL, &loss));
-  NULLS(loss, tutti_loss_create_warm_up(NULL, NULL, NULL, &loss));
   NULLS(reducer, tutti_reducer_create(NULL, NULL, 0, NULL, 0, NULL, &reducer));
   NULLS(calls, tutti_coalesce_begin(both, 1, &calls));
   NULLS(registration, tutti_register_memory(NULL, a, NULL, &registration));
@@ -119,7 +110,6 @@ static void test_null_lists(tutti_group* alone, tutti_store* store, const tutti_
   tutti_coalesce* calls = NULL;
   tutti_result* result = NULL;
   tutti_reducer* reducer = NULL;
-  tutti_loss* loss = NULL;
   double value = 0;
   TUTTI_INIT(options);
   REFUSED(tutti_coalesce_begin(NULL, 1, &calls), "the list of groups is null");
@@ -143,18 +133,12 @@ static void test_null_lists(tutti_group* alone, tutti_store* store, const tutti_
   REFUSED(tutti_store_compare_set(store, "k", NULL, 4, "", 0, &result), "a list of bytes is null");
   REFUSED(tutti_store_compare_set(store, "k", "", 0, NULL, 4, &result), "a list of bytes is null");
   REFUSED(tutti_bytes_set(NULL, NULL, 4), "a list of bytes is null");
-  OK(tutti_loss_create("smooth_ap", "classes=1", &loss));
-  REFUSED(tutti_loss_load(loss, NULL, NULL, 4), "a list of bytes is null");
-  OK(tutti_loss_free(loss));
   OK(tutti_store_set(store, "empty", NULL, 0)); /* An empty list may be null. */
 }
 
 /* A handle that is taken twice is freed once. */
 static void test_twice(tutti_group* alone, const tutti_array* a) {
-  tutti_loss *loss = NULL, *warm_up = NULL;
   tutti_work *works[3] = {NULL, NULL, NULL}, *all = NULL;
-  OK(tutti_loss_create("smooth_ap", "classes=1", &loss));
-  REFUSED(tutti_loss_create_warm_up(loss, loss, NULL, &warm_up), "a warm-up takes");
   OK(tutti_all_reduce(alone, a, a, TUTTI_SUM, NULL, &works[0]));
   OK(tutti_barrier(alone, NULL, &works[1]));
   works[2] = works[0];
@@ -168,7 +152,6 @@ static void test_twice(tutti_group* alone, const tutti_array* a) {
 static void test_options(tutti_group* alone) {
   tutti_group_options options;
   tutti_group* group = NULL;
-  tutti_loss* loss = NULL;
   int32_t yes = -1;
   const int32_t unknown[] = {-3, 4, 15, 19, 99, 256};
   TUTTI_INIT(options);
@@ -186,16 +169,6 @@ static void test_options(tutti_group* alone) {
   OK(tutti_group_supports(alone, TUTTI_OP_RECV, TUTTI_F32, TUTTI_SUM, &yes));
   EXPECT(yes == 1);
 
-  REFUSED(tutti_loss_create("smooth_ap", "gather=7", &loss), "'7' is neither true nor false");
-  REFUSED(tutti_loss_create("smooth_ap", "gather=", &loss), "'' is neither true nor false");
-  REFUSED(tutti_loss_create("cross_entropy", "classes=2 weight=1,2,", &loss), "'' is not a number");
-  REFUSED(tutti_loss_create("cross_entropy", "classes=2 weight=", &loss), "'' is not a number");
-  OK(tutti_loss_create("cross_entropy", "classes=2 weight=1,2", &loss));
-  OK(tutti_loss_free(loss));
-  OK(tutti_loss_create("smooth_ap", "gather=true other_targets=false", &loss));
-  OK(tutti_loss_free(loss));
-  OK(tutti_loss_create("smooth_ap", "gather=1 other_targets=0", &loss));
-  OK(tutti_loss_free(loss));
 }
 
 static void test_last_error(void) {

@@ -18,13 +18,6 @@ CLASSES = {
     "coalesce.hpp": {"Coalesce": ["coalesce_"]},
     "store/store.hpp": {"Store": ["store_"]},
     "ddp/gradient_reducer.hpp": {"GradientReducer": ["reducer_"]},
-    "losses/ranking_loss.hpp": {"RankingLoss": ["loss_"]},
-    "losses/warm_up.hpp": {"WarmUp": ["loss_"]},
-    "losses/cross_entropy.hpp": {"CrossEntropy": ["loss_"]},
-    "losses/focal.hpp": {"SigmoidFocal": ["loss_"], "SoftmaxFocal": ["loss_"]},
-    "losses/smooth_ap.hpp": {"SmoothAp": ["loss_"]},
-    "losses/recall_at_quantile.hpp": {"RecallAtQuantile": ["loss_"]},
-    "losses/p_auc_at_budget.hpp": {"PAucAtBudget": ["loss_"]},
 }
 FREE = ["init.hpp", "gather.hpp", "row_layout.hpp", "coalesce.hpp", "sync.hpp", "metrics.hpp", "autograd.hpp",
         "store/store.hpp", "ddp/hooks.hpp"]
