@@ -1,7 +1,13 @@
-"""Random calls of the modules of imbalanced-losses 0.6.0 and of tutti.losses side by side.
+"""The tests of imbalanced-losses 0.6.0 over the modules of tutti.losses, and random calls of both side by side.
 
-usage: package_test.py N, the number of sequences of calls."""
+usage: package_test.py [TESTS] [--expect FILE] [--calls N] [PYTEST-ARGUMENT...]
+
+TESTS: the folder tests of its source distribution; they want pytest. Without it only --calls are compared. --expect: a file with
+lines "test  kind  reason" of tests that are known to fail; then a new failure and a mended one are both errors. A line
+without [parameters] stands for all of a test. --calls: the number of random sequences of calls for the comparison."""
+import argparse
 import collections
+import os
 import sys
 import unittest.mock
 
@@ -13,6 +19,47 @@ try:
 except ModuleNotFoundError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
+
+PACKAGE = {name: getattr(imbalanced_losses, name) for name in losses.__all__ if name != "install"}
+
+
+class Results:
+    """A plugin of pytest: the outcome of each test."""
+
+    def __init__(self):
+        self.outcomes = {}
+
+    def pytest_runtest_logreport(self, report):
+        name = report.nodeid.rsplit("/", 1)[-1]
+        if report.failed:
+            self.outcomes[name] = "failed"
+        elif report.when == "call" or report.skipped:
+            self.outcomes.setdefault(name, report.outcome)
+
+
+def compare(outcomes, path):
+    """The number of differences from the file of expected failures."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split(None, 2) for line in file if line.strip() and not line.startswith("#")]
+    known = {test: kind for test, kind, _ in lines}
+    kinds, wrong = collections.Counter(), 0
+    for name, outcome in sorted(outcomes.items()):
+        listed = next((n for n in (name, name.split("[")[0]) if n in known), None)
+        if outcome == "failed" and listed is None:
+            print(f"a new failure: {name}")
+            wrong += 1
+        elif outcome == "failed":
+            kinds[known[listed]] += 1
+        elif listed is not None and outcome == "passed":
+            print(f"passes now, so change {path}: {name}")
+            wrong += 1
+    files = {name.split("::")[0] for name in outcomes}
+    for test in known:
+        if test.split("::")[0] in files and not any(test in (n, n.split("[")[0]) for n in outcomes):
+            print(f"there is no test {test}")
+            wrong += 1
+    print("expected failures:", ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none")
+    return wrong
 
 
 def random_sequence(seed):
@@ -107,7 +154,7 @@ def side_by_side(count):
         name, options, batches = random_sequence(seed)
         dtype = (torch.float64, torch.float32)[seed % 2]
         kind = f"{name} in {str(dtype)[6:]}"
-        both = [make(**options) for make in (getattr(losses, name), *[getattr(imbalanced_losses, name)] * 2)]
+        both = [make(**options) for make in (getattr(losses, name), PACKAGE[name], PACKAGE[name])]
         tally[kind] += 1
         try:
             compare_calls(both, batches, dtype)
@@ -122,6 +169,32 @@ def side_by_side(count):
     return sum(apart.values())
 
 
-if __name__ == "__main__":
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", nargs="?")
+    parser.add_argument("--expect")
+    parser.add_argument("--calls", type=int, default=0)
+    options, others = parser.parse_known_args()
     with unittest.mock.patch("torch.quantile", quantile_of_2_15()):
-        sys.exit(side_by_side(int(sys.argv[1])) > 0)
+        wrong = side_by_side(options.calls)
+    if options.tests is None:
+        return wrong > 0
+    import pytest  # pylint: disable=import-outside-toplevel
+    losses.install()
+    results = Results()
+    expect = options.expect and os.path.abspath(options.expect)
+    os.chdir(options.tests)
+    pytest.main(["-q", "--tb=no", "--no-header", "--no-summary", "-p", "no:cacheprovider", *(others or ["."])],
+                plugins=[results])
+    tally = collections.Counter(results.outcomes.values())
+    print(f"{len(results.outcomes)} tests: " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(tally.items())))
+    if expect:
+        wrong += compare(results.outcomes, expect)
+    else:
+        wrong += tally["failed"]
+        print("\n".join(sorted(name for name, outcome in results.outcomes.items() if outcome == "failed")))
+    return wrong > 0 or not tally["passed"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

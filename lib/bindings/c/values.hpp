@@ -81,7 +81,6 @@ struct Content {
     auto owner = std::make_shared<std::vector<T>>(std::move(values));
     arrays.push_back({describe(ConstTensorView(*owner)), owner});
   }
-  /// [n / columns, columns].
   void set_rows(const RowLayout& layout) {
     rows.assign(layout.counts().begin(), layout.counts().end());
   }
