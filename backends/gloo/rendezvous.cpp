@@ -19,7 +19,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "backend/rendezvous.hpp"
 #include "batch_policy.hpp"
 #include "peer_proof.hpp"
@@ -73,14 +73,14 @@ std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::mill
       1ms, most);
 }
 
-void check_reachable(const internal::GroupNames& names, const internal::RankPlaces& places,
+void check_reachable(const internal::GroupNames& names, const internal::RankLocations& locations,
                      const std::vector<PeerInfo>& peer_infos) {
   const auto size = static_cast<int>(peer_infos.size());
   for (int r = 0; r < size; ++r)
     for (int other = 0; other < size; ++other) {
       const auto& a = peer_infos[static_cast<std::size_t>(r)];
-      if (a.loopback && !places[static_cast<std::size_t>(r)]->shares_loopback(
-                            *places[static_cast<std::size_t>(other)]))
+      if (a.loopback && !locations[static_cast<std::size_t>(r)]->shares_loopback(
+                            *locations[static_cast<std::size_t>(other)]))
         internal::failf(
             Errc::unsupported,
             "group '{}': rank {} would use {}, which rank {} on another host cannot reach; name "
@@ -189,11 +189,11 @@ std::vector<sockaddr_storage> handshake(transport::Context& context, int rank,
 class Attempt {
  public:
   Attempt(const MeshInit& init, internal::Rendezvous& rendezvous,
-          const internal::RankPlaces& places, const Connections& connections, int number)
+          const internal::RankLocations& locations, const Connections& connections, int number)
       : init_(init.group),
         settings_(init.settings),
         rendezvous_(rendezvous),
-        places_(places),
+        locations_(locations),
         made_{connections.interface, connections.device, {}, {}, -1},
         name_(fmt::format("gloo/attempt {}", number)) {}
 
@@ -226,8 +226,8 @@ class Attempt {
       peer_infos_.push_back(
           decode(infos[static_cast<std::size_t>(r)], rendezvous_.names()(r), init_.size));
     for (int r = 0; r < init_.size; ++r)
-      if (places_[static_cast<std::size_t>(r)]->serves_store) made_.server = r;
-    check_reachable(rendezvous_.names(), places_, peer_infos_);
+      if (locations_[static_cast<std::size_t>(r)]->serves_store) made_.server = r;
+    check_reachable(rendezvous_.names(), locations_, peer_infos_);
   }
 
   void connect() {
@@ -280,15 +280,15 @@ class Attempt {
   /// Loopback has no slow link whose queue bbr could keep short, and bbr's pacing costs time there.
   void use_reno() const noexcept {
     const auto me = static_cast<std::size_t>(init_.rank);
-    for (std::size_t r = 0; r < places_.size(); ++r)
-      if (r != me && places_[r]->shares_loopback(*places_[me]))
+    for (std::size_t r = 0; r < locations_.size(); ++r)
+      if (r != me && locations_[r]->shares_loopback(*locations_[me]))
         made_.sockets.set_congestion_control(r < me ? r : r - 1, "reno");
   }
 
   const BackendInit& init_;
   const Settings& settings_;
   internal::Rendezvous& rendezvous_;
-  const internal::RankPlaces& places_;
+  const internal::RankLocations& locations_;
   Connections made_;
   std::string name_;
   std::optional<Secret> secret_{};
@@ -301,7 +301,7 @@ Connections rendezvous(const MeshInit& init) {
   const BlockSigpipe quiet;  // Gloo's thread inherits the blocked signal.
   Connections made;
   internal::Rendezvous rendezvous(init.group);
-  const auto places = internal::places_of(init.group, rendezvous);
+  const auto locations = internal::locations_of(init.group, rendezvous);
   const auto& store = init.group.store;
   made.interface = choose_interface(interfaces(), init.interface,
                                     store->in_process() ? "127.0.0.1" : store->local_address());
@@ -318,7 +318,7 @@ Connections rendezvous(const MeshInit& init) {
   }
   std::string last;
   for (int number = 0; number < attempts; ++number) {
-    Attempt attempt(init, rendezvous, places, made, number);
+    Attempt attempt(init, rendezvous, locations, made, number);
     attempt.exchange_addresses();
     bool connected = true;
     try {

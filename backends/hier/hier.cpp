@@ -19,7 +19,7 @@
 #include "backend/agreement.hpp"
 #include "backend/call_history.hpp"
 #include "backend/host_calls.hpp"
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
 #include "collectives.hpp"
@@ -376,11 +376,12 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
   auto parts = parse(init.args);
   internal::Rendezvous rendezvous(init);
   auto own = init;
-  own.places = internal::places_of(init, rendezvous);
+  own.locations = internal::locations_of(init, rendezvous);
   std::vector<std::string> hosts;
-  for (const auto& place : own.places) {
-    hosts.push_back(place->host);
-    if (parts.inner.entry->one_process) hosts.back() += fmt::format(" process {}", place->process);
+  for (const auto& location : own.locations) {
+    hosts.push_back(location->host);
+    if (parts.inner.entry->one_process)
+      hosts.back() += fmt::format(" process {}", location->process);
   }
   return std::make_unique<HierBackend>(own, whole_group(own), std::move(parts),
                                        internal::number_hosts(hosts));

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "backend/record.hpp"
 #include "backend/rendezvous.hpp"
 #include "backend/waiting.hpp"
@@ -142,21 +142,22 @@ class Assembly {
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
 
   void exchange_infos() {
-    places_ = internal::places_of(init_, rendezvous_);
+    locations_ = internal::locations_of(init_, rendezvous_);
     const auto infos = rendezvous_.exchange("shm/rank", encode(mine_));
     std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
-      const auto& place = *places_[static_cast<std::size_t>(r)];
+      const auto& location = *locations_[static_cast<std::size_t>(r)];
       infos_.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
-      made_.ids.push_back(place.process);
-      cores.push_back(place.cores);
+      made_.ids.push_back(location.process);
+      cores.push_back(location.cores);
     }
     made_.cores = count_cores(cores);
   }
 
   void check_hosts() const {
-    for (std::size_t r = 1; r < places_.size(); ++r)
-      if (const auto differs = internal::difference(places_[0]->identity, places_[r]->identity);
+    for (std::size_t r = 1; r < locations_.size(); ++r)
+      if (const auto differs =
+              internal::difference(locations_[0]->identity, locations_[r]->identity);
           !differs.empty())
         internal::failf(Errc::unsupported,
                         "group '{}': the backend shm needs all ranks on one host, but ranks {} and "
@@ -166,11 +167,11 @@ class Assembly {
 
   /// Before this rank joins: until then its peers wait for it, so the numbers are still theirs.
   void open_processes() {
-    made_.processes.resize(places_.size());
-    for (std::size_t r = 0; r < places_.size(); ++r) {
+    made_.processes.resize(locations_.size());
+    for (std::size_t r = 0; r < locations_.size(); ++r) {
       auto& process = made_.processes[r];
-      if (places_[r]->process != ::getpid()) {
-        process = process_descriptor(places_[r]->process);
+      if (locations_[r]->process != ::getpid()) {
+        process = process_descriptor(locations_[r]->process);
         if (!process.is_open() && errno == ESRCH)
           throw Error(dead_error(names_, static_cast<int>(r)));
         if (!process.is_open())
@@ -223,8 +224,9 @@ class Assembly {
         if (events[first + i].revents != 0) peers.erase(peers.begin() + static_cast<long>(i));
       auto peer = accept_connection(listener_);
       const bool is_known =
-          peer.is_open() && std::any_of(places_.begin() + 1, places_.end(), [&](const auto& place) {
-            return is_process(peer, place->process, place->identity.user);
+          peer.is_open() &&
+          std::any_of(locations_.begin() + 1, locations_.end(), [&](const auto& location) {
+            return is_process(peer, location->process, location->identity.user);
           });
       if (is_known && send_file(peer, file_)) peers.push_back(std::move(peer));
     }
@@ -256,7 +258,7 @@ class Assembly {
         std::this_thread::sleep_for(1ms);
         continue;
       }
-      if (!is_process(*socket, places_[0]->process, places_[0]->identity.user))
+      if (!is_process(*socket, locations_[0]->process, locations_[0]->identity.user))
         internal::failf(Errc::backend, "shm: the process that listens for rank {} is another one",
                         names_(0));
       for (pollfd event{socket->get(), POLLIN, 0}; event.revents == 0;) {
@@ -292,7 +294,7 @@ class Assembly {
   internal::GroupNames names_{init_.name, init_.whole};
   internal::Rendezvous rendezvous_;
   PeerInfo mine_;
-  internal::RankPlaces places_;
+  internal::RankLocations locations_;
   std::vector<PeerInfo> infos_;
   Descriptor listener_;
   Descriptor file_;

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "backend/rendezvous.hpp"
 #include "gate.hpp"
 #include "values/bytes.hpp"
@@ -101,8 +101,8 @@ class Connector {
   /// True if all ranks reach each other over the loopback interface, and TUTTI_HOSTS does not say
   /// otherwise.
   bool is_on_one_host() const {
-    return std::ranges::all_of(places_, [&](const auto& place) {
-      return place->shares_loopback(*places_[0]) && place->host == places_[0]->host;
+    return std::ranges::all_of(locations_, [&](const auto& location) {
+      return location->shares_loopback(*locations_[0]) && location->host == locations_[0]->host;
     });
   }
 
@@ -124,8 +124,8 @@ class Connector {
       peers.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
     if (!transports_.report_ends) check_one_host();
     std::vector<internal::Cores> here;
-    for (const auto& place : places_)
-      if (place->identity.boot == own_place().identity.boot) here.push_back(place->cores);
+    for (const auto& location : locations_)
+      if (location->identity.boot == own_location().identity.boot) here.push_back(location->cores);
     worker.set_polling(here.size(), internal::count_cores(here));
     for (int r = 0; r < init_.size; ++r)
       if (r != init_.rank) worker.connect(r, peers[static_cast<std::size_t>(r)].address);
@@ -139,7 +139,7 @@ class Connector {
     Connections made;
     for (int r = 0; r < init_.size; ++r) {
       made.processes.push_back(peers[static_cast<std::size_t>(r)].process);
-      if (places_[static_cast<std::size_t>(r)]->serves_store) made.server = r;
+      if (locations_[static_cast<std::size_t>(r)]->serves_store) made.server = r;
     }
     return made;
   }
@@ -152,7 +152,7 @@ class Connector {
     Gate::Ranks listeners;
     for (int r = 0; r < init_.size; ++r) {
       const auto& peer = peers[static_cast<std::size_t>(r)];
-      const bool here = places_[static_cast<std::size_t>(r)]->shares_loopback(own_place());
+      const bool here = locations_[static_cast<std::size_t>(r)]->shares_loopback(own_location());
       for (const auto& address : peer.listeners)
         if (r != init_.rank && (here || !is_loopback(address))) listeners.emplace(address, r);
     }
@@ -218,14 +218,14 @@ class Connector {
     return error;
   }
 
-  const internal::RankPlace& own_place() const {
-    return *places_[static_cast<std::size_t>(init_.rank)];
+  const internal::RankLocation& own_location() const {
+    return *locations_[static_cast<std::size_t>(init_.rank)];
   }
 
   void check_one_host() const {
-    const auto& own = own_place().identity;
+    const auto& own = own_location().identity;
     for (int r = 0; r < init_.size; ++r) {
-      const auto& host = places_[static_cast<std::size_t>(r)]->identity;
+      const auto& host = locations_[static_cast<std::size_t>(r)]->identity;
       if (host.boot != own.boot || host.processes != own.processes)
         internal::failf(Errc::unsupported,
                         "group '{}': ucx:shm needs all ranks on one host and in one process "
@@ -280,7 +280,7 @@ class Connector {
   const Transports& transports_;
   internal::Rendezvous rendezvous_{init_};
   const internal::GroupNames& names_ = rendezvous_.names();
-  const internal::RankPlaces places_ = internal::places_of(init_, rendezvous_);
+  const internal::RankLocations locations_ = internal::locations_of(init_, rendezvous_);
   bool has_told_ = false;
 };
 

@@ -13,7 +13,7 @@
 #include <tutti/group_options.hpp>
 
 namespace tutti::internal {
-struct RankPlace;
+struct RankLocation;
 }
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -37,8 +37,8 @@ struct BackendInit {
   std::chrono::nanoseconds dead_after{};
   /// Set in a part of another group.
   std::shared_ptr<const WholeGroup> whole{};
-  /// For backends in the tree: the place of each rank. Empty: the ranks have not exchanged them.
-  std::vector<std::shared_ptr<const internal::RankPlace>> places{};
+  /// For backends in the tree: the location of each rank. Empty: the ranks have not exchanged them.
+  std::vector<std::shared_ptr<const internal::RankLocation>> locations{};
 
   /// The arguments for a sub-group of this group.
   BackendInit part(const SplitInit& split) const;

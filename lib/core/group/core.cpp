@@ -24,10 +24,10 @@ DType dtype_of(const Op& op) noexcept {
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
-           const BackendChoice& choice, RankPlaces places, TraceMemory traces)
+           const BackendChoice& choice, RankLocations locations, TraceMemory traces)
     : options_(options),
       choice_(choice),
-      places_(std::move(places)),
+      locations_(std::move(locations)),
       backend_name_(choice.entry == nullptr ? "custom" : choice.entry->name),
       bounds_{options.rank, options.size, backend->memory().device()},
       memory_(options.memory == nullptr ? &backend->memory() : options.memory),
@@ -60,7 +60,7 @@ int Core::ranks_on_host_below(int rank) const {
           "group '{}': the caller made the Backend object, so the hosts of its ranks are unknown",
           options_.name);
   const auto host_at = [&](int r) {
-    return places_.empty() ? host_of(r) : places_[static_cast<std::size_t>(r)]->host;
+    return locations_.empty() ? host_of(r) : locations_[static_cast<std::size_t>(r)]->host;
   };
   int count = 0;
   for (int r = 0; r < rank; ++r) count += host_at(r) == host_at(bounds_.rank) ? 1 : 0;

@@ -17,7 +17,7 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/process_group.hpp>
 
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "group/prepare.hpp"
 #include "group/trace_memory.hpp"
 #include "group/validate.hpp"
@@ -50,14 +50,14 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Makes a group over the caller's backend. May throw std::bad_alloc.
   static ProcessGroup create_checked(const GroupOptions& options, std::unique_ptr<Backend> backend);
   /// Makes a group over a store whose keys no other group uses. An error ends it on all ranks.
-  /// `places`: of a part. `membership`: of a group of a list of members.
-  static ProcessGroup create_over(const GroupOptions& options, RankPlaces places = {},
+  /// `locations`: of a part. `membership`: of a group of a list of members.
+  static ProcessGroup create_over(const GroupOptions& options, RankLocations locations = {},
                                   Membership* membership = nullptr);
 
-  /// `choice`: the backend's row in the table, null if the caller made the backend. `places`: empty
-  /// if all ranks are in this process, or the caller made the backend.
+  /// `choice`: the backend's row in the table, null if the caller made the backend. `locations`:
+  /// empty if all ranks are in this process, or the caller made the backend.
   Core(const GroupOptions& options, std::unique_ptr<Backend> backend, const BackendChoice& choice,
-       RankPlaces places, TraceMemory traces);
+       RankLocations locations, TraceMemory traces);
   ~Core() override;
 
   static Core& of(ProcessGroup& group) { return group.core(); }
@@ -227,10 +227,10 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     });
     if (why) refuse_exchange(what, *why);
   }
-  /// The places of these ranks. `part`: has room for them.
-  void take_places(std::span<const int> ranks, RankPlaces& part) const {
+  /// The locations of these ranks. `part`: has room for them.
+  void take_locations(std::span<const int> ranks, RankLocations& part) const {
     for (const int r : ranks)
-      if (!places_.empty()) part.push_back(places_[static_cast<std::size_t>(r)]);
+      if (!locations_.empty()) part.push_back(locations_[static_cast<std::size_t>(r)]);
   }
   std::vector<int> find_left(Store& store, std::span<const int> lost,
                              std::chrono::nanoseconds patience) const;
@@ -240,7 +240,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     GroupOptions options;
     std::shared_ptr<GroupKeys> keys{};  // options.store.
     std::vector<int> ranks{};
-    RankPlaces places{};
+    RankLocations locations{};
     std::unique_ptr<Rendezvous> rendezvous{};
   };
   Part prepare_part(const std::string& name) const;
@@ -249,7 +249,7 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
 
   GroupOptions options_;
   BackendChoice choice_;
-  RankPlaces places_;
+  RankLocations locations_;
   std::string backend_name_;
   ForkGuard fork_guard_;
   Bounds bounds_;

@@ -18,7 +18,7 @@
 #include <tutti/version.hpp>
 
 #include "backend/backend_choice.hpp"
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "backend/rendezvous.hpp"
 #include "group/checked.hpp"
 #include "group/core.hpp"
@@ -155,19 +155,19 @@ bool agrees_on_backend(const GroupOptions& o) {
   return is_chosen_together(o.backend, o.device, threads);
 }
 
-/// The places of ranks that may be processes. Collective.
-RankPlaces exchange_places(const GroupOptions& o, Rendezvous& rendezvous) {
+/// The locations of ranks that may be processes. Collective.
+RankLocations exchange_locations(const GroupOptions& o, Rendezvous& rendezvous) {
   const bool agrees = agrees_on_backend(o);
   if (!agrees && (o.size == 1 || o.store->in_process())) return {};
-  auto mine = own_place(*o.store, o.rank);
+  auto mine = own_location(*o.store, o.rank);
   if (agrees) mine.facts = backend_facts(mine.host, backend_args(o.backend));
-  return exchange_places(rendezvous, mine);
+  return exchange_locations(rendezvous, mine);
 }
 
-BackendChoice choose_for(const GroupOptions& o, const RankPlaces& places) {
+BackendChoice choose_for(const GroupOptions& o, const RankLocations& locations) {
   if (!agrees_on_backend(o)) return choose_backend(o.backend, o.device, RankPlacement::threads);
   std::vector<std::string> facts;
-  for (const auto& place : places) facts.push_back(place->facts);
+  for (const auto& location : locations) facts.push_back(location->facts);
   return choose_together(facts, backend_args(o.backend));
 }
 
@@ -208,18 +208,19 @@ void tell_creation_failed(const GroupOptions& options, const MemberList* list) n
 
 }  // namespace
 
-ProcessGroup Core::create_over(const GroupOptions& o, RankPlaces places, Membership* membership) {
+ProcessGroup Core::create_over(const GroupOptions& o, RankLocations locations,
+                               Membership* membership) {
   auto init = init_of(o);
   Rendezvous rendezvous(init);
   try {
     check_made_alike(o, rendezvous);
     if (membership != nullptr) membership->await_all(rendezvous);
-    if (places.empty()) places = exchange_places(o, rendezvous);
-    init.places = places;
-    const auto choice = choose_for(o, places);
+    if (locations.empty()) locations = exchange_locations(o, rendezvous);
+    init.locations = locations;
+    const auto choice = choose_for(o, locations);
     auto traces = make_traces(o, &rendezvous);
     auto backend = make_backend(choice, init, o);
-    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, std::move(places),
+    return ProcessGroup(std::make_shared<Core>(o, std::move(backend), choice, std::move(locations),
                                                std::move(traces)));
   } catch (...) {
     throw Error(rendezvous.give_up(to_error(std::current_exception())));
@@ -272,7 +273,7 @@ ProcessGroup Core::create_checked(const GroupOptions& options, std::unique_ptr<B
   return ProcessGroup(
       std::make_shared<Core>(o, wrap(std::move(backend), o),
                              BackendChoice{nullptr, {}, "the caller made the Backend object"},
-                             RankPlaces(), make_traces(o, nullptr)));
+                             RankLocations(), make_traces(o, nullptr)));
 }
 
 }  // namespace tutti::internal

@@ -107,7 +107,7 @@ Core::Part Core::prepare_part(const std::string& name) const {
       BackendInit{.store = o.store, .rank = bounds_.rank, .size = bounds_.size, .name = o.name});
   const auto most = static_cast<std::size_t>(bounds_.size);
   part.ranks.reserve(most);
-  part.places.reserve(most);
+  part.locations.reserve(most);
   return part;
 }
 
@@ -118,11 +118,11 @@ ProcessGroup Core::make_part(Part part, int rank) {
   part.keys->place(o.rank, o.size);
   part.rendezvous->place(o.rank, o.size, o.timeout);
   try {
-    take_places(part.ranks, part.places);
+    take_locations(part.ranks, part.locations);
     auto backend =
         backend_->split({.ranks = part.ranks, .rank = rank, .name = o.name, .store = o.store});
     if (backend != nullptr) {
-      auto core = std::make_shared<Core>(o, std::move(backend), choice_, std::move(part.places),
+      auto core = std::make_shared<Core>(o, std::move(backend), choice_, std::move(part.locations),
                                          make_traces(o, part.rendezvous.get()));
       part.keys->set_made();
       return ProcessGroup(std::move(core));
@@ -138,7 +138,7 @@ ProcessGroup Core::make_part(Part part, int rank) {
           "group '{}': the Backend object passed to create() does not implement split()",
           options_.name);
   try {  // "auto" may choose another backend than the parent's.
-    auto group = create_over(o, std::move(part.places));
+    auto group = create_over(o, std::move(part.locations));
     part.keys->set_made();
     return group;
   } catch (const std::bad_alloc&) {  // Before create_over() could tell the others.
@@ -282,9 +282,9 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
   const auto prefix = attempt + "group/";
   o.store = keys == nullptr ? make_prefix_store(options_.store, prefix)
                             : std::make_shared<GroupKeys>(keys, prefix, left);
-  RankPlaces places;
-  take_places(left, places);
-  auto group = create_over(o, std::move(places));
+  RankLocations locations;
+  take_locations(left, locations);
+  auto group = create_over(o, std::move(locations));
   if (keys != nullptr) keys->set_made();
   return group;
 }

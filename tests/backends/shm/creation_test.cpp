@@ -173,7 +173,7 @@ class SilentStore final : public StoreOver {
 
  private:
   void seen(std::string_view key, bool is_written) override {
-    const bool silent = written.contains("world/0/places/1");
+    const bool silent = written.contains("world/0/locations/1");
     if (is_written)
       written.emplace(key);
     else if (silent)
@@ -192,7 +192,7 @@ TEST(ShmCreation, NothingIsWrittenToAStoreThatDoesNotAnswer) {
   options.timeout = 100ms;
   expect_error(Errc::timeout, {"does not answer"}, [&] { (void)ProcessGroup::create(options); });
   EXPECT_FALSE(store->written.contains("world/0/failed"));
-  EXPECT_TRUE(store->written.contains("world/0/places/1"));
+  EXPECT_TRUE(store->written.contains("world/0/locations/1"));
 }
 
 // --- Other processes ---
@@ -271,7 +271,7 @@ TEST(ShmCreation, ALackOfDescriptorsIsAnErrorOnAllRanks) {
         // A rank that came after the error would wait for a second try of the others.
         for (int r = 0; r < rank.size(); ++r)
           if (rank.rank() == lacking && r != lacking)
-            (void)options.store->get(fmt::format("{}/0/places/{}", options.name, r),
+            (void)options.store->get(fmt::format("{}/0/locations/{}", options.name, r),
                                      Deadline::after(5s));
         const Held before;
         const auto start = Clock::now();
@@ -465,9 +465,9 @@ TEST(ShmCreation, WritesTheKeysOfItsRanks) {
   });
   std::set<std::string> keys{"world/groups"};
   for (const std::string group : {"world/0/", "world/1/"})
-    for (const auto* key :
-         {"made_with", "ended", "keys/0", "keys/1", "member/0", "member/1", "places/0", "places/1",
-          "places/2", "places/count", "shm/rank/0", "shm/rank/1", "shm/rank/2", "shm/rank/count"})
+    for (const auto* key : {"made_with", "ended", "keys/0", "keys/1", "member/0", "member/1",
+                            "locations/0", "locations/1", "locations/2", "locations/count",
+                            "shm/rank/0", "shm/rank/1", "shm/rank/2", "shm/rank/count"})
       keys.insert(group + key);
   EXPECT_EQ(store->written(), keys);
 }

@@ -18,7 +18,7 @@
 #include <tutti/backend/backend_table.hpp>
 
 #include "../gloo/rank_processes.hpp"
-#include "backend/rank_place.hpp"
+#include "backend/rank_location.hpp"
 #include "store/checks.hpp"
 #include "support/errors.hpp"
 #include "support/sanitizers.hpp"
@@ -143,14 +143,14 @@ TEST(Ucx, RefusesAnUnknownTransportOnAllRanks) {
 
 TEST(Ucx, ChecksAddressesInTheStore) {
   on_processes({.size = 1}, [](RankProcess& rank) {
-    const auto place =
-        internal::to_text(internal::encode(internal::own_place(*rank.options("place").store, 1)));
+    const auto location = internal::to_text(
+        internal::encode(internal::own_location(*rank.options("location").store, 1)));
     const auto refuse = [&](const std::string& name, const std::string& first,
                             const std::string& bytes, const char* what) {
       auto options = options_of(rank, "ucx:tcp", name);
       options.size = 2;
       options.timeout = 5s;
-      const std::pair<const char*, std::string> values[] = {{"places", first},
+      const std::pair<const char*, std::string> values[] = {{"locations", first},
                                                             {"ucx/address", bytes}};
       for (const auto& [key, value] : values) {
         options.store->set(fmt::format("{}/0/{}/1", options.name, key), value);
@@ -159,8 +159,9 @@ TEST(Ucx, ChecksAddressesInTheStore) {
       expect_error(Errc::backend, {what}, [&] { ProcessGroup::create(options); });
     };
     for (const std::string bytes : {"", "garbage", "\3\0\0\0abc\4\0\0\0abcd12345678"}) {
-      refuse(fmt::format("of_{}_bytes", bytes.size()), place, bytes, "address of rank 1");
-      refuse(fmt::format("card_of_{}_bytes", bytes.size()), bytes, "", "the place of rank 1");
+      refuse(fmt::format("of_{}_bytes", bytes.size()), location, bytes, "address of rank 1");
+      refuse(fmt::format("location_of_{}_bytes", bytes.size()), bytes, "",
+             "the location of rank 1");
     }
     return std::string();
   });

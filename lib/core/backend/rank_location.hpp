@@ -14,9 +14,9 @@ namespace tutti::internal {
 
 class Rendezvous;
 
-/// The place of a rank, which the ranks of a group exchange once, when the group is made. Parts of
-/// the group use the places of their ranks.
-struct RankPlace {
+/// The location of a rank, which the ranks of a group exchange once, when the group is made. Parts
+/// of the group use the locations of their ranks.
+struct RankLocation {
   HostIdentity identity;      ///< Of its host.
   std::string host;           ///< host_of().
   std::int32_t process = 0;   ///< Its number, in the namespace of its host.
@@ -25,20 +25,20 @@ struct RankPlace {
   std::string facts{};        ///< backend_facts(), if "auto" chooses the backend.
 
   /// True if the ranks reach each other over the loopback interface.
-  bool shares_loopback(const RankPlace& other) const {
+  bool shares_loopback(const RankLocation& other) const {
     return identity.boot == other.identity.boot && identity.network == other.identity.network;
   }
 };
-using RankPlaces = std::vector<std::shared_ptr<const RankPlace>>;  ///< By rank.
+using RankLocations = std::vector<std::shared_ptr<const RankLocation>>;  ///< By rank.
 
-Bytes encode(const RankPlace& place);
+Bytes encode(const RankLocation& location);
 
-/// The place of a rank of this process. `rank`: of the whole group. @throws Error
+/// The location of a rank of this process. `rank`: of the whole group. @throws Error
 /// resource_exhausted if no descriptor is left.
-RankPlace own_place(const Store& store, int rank);
-/// Collective. `mine`: the place of this rank.
-RankPlaces exchange_places(Rendezvous& rendezvous, const RankPlace& mine);
-/// BackendInit::places; without them collective: exchanges them.
-RankPlaces places_of(const BackendInit& init, Rendezvous& rendezvous);
+RankLocation own_location(const Store& store, int rank);
+/// Collective. `mine`: the location of this rank.
+RankLocations exchange_locations(Rendezvous& rendezvous, const RankLocation& mine);
+/// BackendInit::locations; without them collective: exchanges them.
+RankLocations locations_of(const BackendInit& init, Rendezvous& rendezvous);
 
 }  // namespace tutti::internal
