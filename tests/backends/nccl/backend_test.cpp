@@ -17,18 +17,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 class Streams : public Double {};
 
-TEST_F(Streams, InputsOfASlowKernelAreSeen) {
-  on_groups(3, [](const Member& at) {
-    const TensorView in = at.make();
-    const TensorView out = at.make();
-    at.fill(in, static_cast<float>(at.rank + 1), slow);
-    at.group.all_reduce(in, out, ReduceOp::sum, {.stream = at.stream()});
-    EXPECT_TRUE(at.holds(out, 6));
-    at.free(in);
-    at.free(out);
-  });
-}
-
 TEST_F(Streams, ASynchronousVerbDoesNotBlockTheHost) {
   on_groups(2, [](const Member& at) {
     const TensorView data = at.make();

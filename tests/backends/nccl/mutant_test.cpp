@@ -183,15 +183,6 @@ TEST_F(WrongWindows, OfAVersionThatTakesThemForTheirBlock) {
   EXPECT_EQ(wrong_ranks(23102, 23102, 1), 0);
 }
 
-TEST_F(Mutants, AMissingWaitForTheInputs) {
-  Mutated mutated;
-  mutated.cuda.stream_wait_event = [](cudaStream_t, cudaEvent_t, unsigned int) {
-    return cudaSuccess;
-  };
-  use(mutated);
-  expect_reported({"race: ncclAllReduce"});
-}
-
 TEST_F(Mutants, ACommunicatorThatIsNotAskedWhetherItIsReady) {
   Mutated mutated;
   mutated.nccl.comm_get_async_error = [](ncclComm_t, ncclResult_t* state) {

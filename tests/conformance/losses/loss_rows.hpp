@@ -44,18 +44,6 @@ struct LossRows {
   }
 };
 
-/// The central difference of value() by `number`, which it depends on; restores the number.
-template <typename Value>
-double central_difference(double& number, double step, const Value& value) {
-  const double at = number;
-  number = at + step;
-  const double above = value();
-  number = at - step;
-  const double below = value();
-  number = at;
-  return (above - below) / (2 * step);
-}
-
 /// Every fifth row is ignored.
 inline LossRows make_loss_rows(std::int64_t count, std::int64_t classes, unsigned seed = 1) {
   std::mt19937_64 random(seed);

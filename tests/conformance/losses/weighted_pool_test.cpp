@@ -17,22 +17,6 @@ using losses::Batch;
 using losses::ClassStatus;
 using losses::PoolOptions;
 
-TEST(WeightedPoolAlone, OnlyTheRatiosOfThePositivesWeightsCount) {
-  for (const auto& kind : ranking_kinds()) {
-    auto rows = make_pool_rows(60, 1, 4);
-    add_weights(rows, 1);
-    const auto want = call_pool(*kind.make(1, {}), nullptr, rows);
-    for (std::size_t i = 0; i < rows.targets.size(); ++i) {
-      const double before = rows.weights->at(i);
-      rows.weights->at(i) = rows.targets[i] == 1 ? 4 * before : 7;
-    }
-    const auto got = call_pool(*kind.make(1, {}), nullptr, rows);
-    EXPECT_NEAR(got.loss, want.loss, 1e-14) << kind.name;
-    for (std::size_t i = 0; i < got.grad.size(); ++i)
-      ASSERT_NEAR(got.grad[i], want.grad[i], 1e-12) << kind.name;
-  }
-}
-
 TEST(WeightedPoolAlone, DiagnosticsAndSamplesDoNotDependOnWeights) {
   auto rows = make_pool_rows(200, 1, 8);
   const auto diagnostics_of = [&](const PoolRows& of) {

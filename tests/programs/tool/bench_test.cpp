@@ -123,21 +123,6 @@ TEST(Bench, CheckAllCountsEveryCall) {
   EXPECT_EQ(r.row().at("wrong"), 12);  // The first call, one of warm-up, ten counted.
 }
 
-TEST(Bench, CheckAllSeesWhatOnlyALaterCallDoes) {
-  const auto calls = std::make_shared<std::atomic<int>>(0);
-  BenchOptions options = two_ranks(0, [calls](auto ops, const Call& call, const auto& real) {
-    Work work = real(ops, call);
-    if (++*calls == 7) out_bytes(ops)[4] ^= std::byte{1};
-    return work;
-  });
-  EXPECT_EQ(run(options).row().at("wrong"), 0);
-  *calls = 0;
-  options.timing.check = Check::all;
-  const Result r = run(options);
-  EXPECT_EQ(r.row().at("wrong"), 1);
-  EXPECT_EQ(r.row().at("first_wrong").at("index"), 1);
-}
-
 TEST(Bench, CheckAllSeesAnInputThatOnlyALaterCallChanges) {
   BenchOptions options = two_ranks(
       1, [calls = std::make_shared<int>(0)](auto ops, const Call& call, const auto& real) {
@@ -644,15 +629,6 @@ TEST(Bench, AnAbortOnRequestKeepsWhatWasComplete) {
   const Result r = interrupted(interrupt, [&] { interrupt.abort("enough"); });
   EXPECT_EQ(r.json.at("results").size(), 1U);
   EXPECT_FALSE(interrupt.abort("there is no group any more"));
-}
-
-TEST(Bench, OneRankHasNoBusBandwidth) {
-  BenchOptions options = two_ranks(0, {});
-  options.ranks = 1;
-  const Result r = run(options);
-  EXPECT_EQ(r.code, Exit::ok);
-  EXPECT_TRUE(r.row().at("busbw").is_null());
-  EXPECT_GT(r.row().at("algbw"), 0);
 }
 
 /// Display columns: counts bytes that do not continue a UTF-8 character.

@@ -83,15 +83,6 @@ TEST(DeviceBench, ElementsThatAreCheckedComeInPieces) {
   EXPECT_EQ(r.row().at("first_wrong").at("index"), (8 << 20) / 4 + 3);
 }
 
-TEST(DeviceBench, AWrongElementOnADeviceIsCountedAndNamed) {
-  const Result r = run(with_change(on_devices(2, "1K"), overwrites(5)));
-  EXPECT_EQ(r.code, Exit::wrong_data);
-  EXPECT_EQ(r.row().at("wrong"), 1);
-  EXPECT_EQ(r.row().at("first_wrong").at("rank"), 1);
-  EXPECT_EQ(r.row().at("first_wrong").at("index"), 5);
-  EXPECT_EQ(r.row().at("first_wrong").at("got"), "0.25");
-}
-
 TEST(DeviceBench, SeveralCallsOnDevicesAreOneLaunchAndAllAreChecked) {
   BenchOptions options = on_devices(2, "1K");
   options.timing.aggregate = 3;

@@ -110,11 +110,6 @@ class CallQueueTest : public testing::Test {
   Order order;
 };
 
-TEST_F(CallQueueTest, CallsOfOneThreadPassInTheirOrder) {
-  for (std::uint64_t i = 0; i < 100; ++i) run_inline(i);
-  EXPECT_EQ(order.get(), count_to(100));
-}
-
 TEST_F(CallQueueTest, ACallWaitsForEverySmallerNumber) {
   std::vector<std::thread> threads;
   for (const std::uint64_t seq : {3U, 1U, 2U})
@@ -164,13 +159,6 @@ TEST_F(CallQueueTest, ASkipWakesTheWaiterBehindIt) {
   queue->skip(0);
   waiting.join();
   EXPECT_EQ(order.get(), std::vector<std::uint64_t>{2});
-}
-
-TEST_F(CallQueueTest, TheWorkerRunsJobsByNumberWhateverTheOrderOfSubmission) {
-  std::vector<std::shared_ptr<FunctionJob>> jobs;
-  for (const std::uint64_t seq : {4U, 1U, 3U, 2U, 0U}) jobs.push_back(submit(seq));
-  for (const auto& job : jobs) ASSERT_TRUE(job->await_run());
-  EXPECT_EQ(order.get(), count_to(5));
 }
 
 TEST_F(CallQueueTest, JobsAndInlineCallsShareTheOrder) {
@@ -224,11 +212,6 @@ TEST_F(CallQueueTest, ADeadlineNamesTheCallAndWhatItWaitsFor) {
   const auto took = Deadline::Clock::now() - before;
   EXPECT_GE(took, 30ms);
   EXPECT_LT(took, 5s);
-}
-
-TEST_F(CallQueueTest, WithoutADeadlineTheTimeoutOfTheGroupCounts) {
-  const Call late{.seq = 1, .timeout = 20ms};
-  expect_error(Errc::timeout, {"#1"}, [&] { queue->enter(late); });
 }
 
 TEST_F(CallQueueTest, WithBothTheEarlierOneCounts) {
@@ -482,12 +465,6 @@ TEST_F(CallQueueTest, AWorkerThatCannotStartIsAnErrorOfItsJobs) {
   });
   EXPECT_TRUE(end.ended);
   EXPECT_EQ(end.output, "resource_exhausted resource_exhausted");
-}
-
-TEST_F(CallQueueTest, StopTwiceIsStopOnce) {
-  submit(0)->await_run();
-  queue->stop();
-  queue->stop();
 }
 
 }  // namespace

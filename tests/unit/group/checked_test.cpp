@@ -379,8 +379,6 @@ TEST(CheckedMode, ARefusedSendIsToldToItsReceiver) {
       over_mute());
 }
 
-// No rank waits unnecessarily.
-
 // Ends of the wait for a record.
 
 // Rank 0 fails between two reads of rank 1: of the published records, and of the transport.

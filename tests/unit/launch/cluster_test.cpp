@@ -68,10 +68,6 @@ class VariablesEnvironmentTest : public testing::Test {
   const VariablesEnvironment environment{};
 };
 
-TEST_F(VariablesEnvironmentTest, WithoutVariablesThereIsNoLauncher) {
-  EXPECT_FALSE(environment.detect().has_value());
-}
-
 TEST_F(VariablesEnvironmentTest, TheStoreAloneIsNoLauncher) {
   const ScopedVariables set{{"TUTTI_STORE", "file:///tmp"}, {"TUTTI_LOCAL_RANK", "0"}};
   EXPECT_FALSE(environment.detect().has_value());

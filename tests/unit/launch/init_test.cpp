@@ -104,14 +104,6 @@ TEST_F(Init, TakesThePlaceThatTheEnvironmentTells) {
   });
 }
 
-TEST_F(Init, ReadsTheVariablesWhenNoEnvironmentIsGiven) {
-  const ScopedVariables set{{"TUTTI_RANK", "0"}, {"TUTTI_SIZE", "1"}};
-  auto group = init({.group = on_local("named")});
-  EXPECT_EQ(group.size(), 1);
-  EXPECT_EQ(group.name(), "named");
-  group.barrier();
-}
-
 TEST_F(Init, WhatTheCallerSetsWins) {
   const auto environment = told(ClusterInfo{.rank = 5, .size = 9});
   auto group = init({.rank = 0, .size = 1, .group = on_local(), .environment = environment});
@@ -165,18 +157,6 @@ TEST_F(Init, TheStoreOfTheVariablesServesARankThatNoLauncherStarted) {
   on_threads(2, [&](int rank) {
     auto group = init({.rank = rank, .size = 2, .group = on_local()});
     group.barrier();
-  });
-}
-
-TEST_F(Init, RankZeroHostsTheStore) {
-  const auto address = free_address();
-  on_threads(3, [&](int rank) {
-    auto group =
-        init({.group = on_local(),
-              .environment = told(ClusterInfo{.rank = rank, .size = 3, .store = address})});
-    std::vector<std::int32_t> sum{rank};
-    group.all_reduce(sum);
-    EXPECT_EQ(sum[0], 3);
   });
 }
 
@@ -340,12 +320,6 @@ TEST(OpenStoreOfALaunch, KeepsTheKeysOfARunApart) {
   info.run = "job/1/";
   EXPECT_FALSE(open_cluster_store(info, 5s)->try_get("key").has_value());
   EXPECT_EQ(open_store(info.store, 5s)->get_text("job/0/key", 0s), "old");
-}
-
-TEST(OpenStoreOfALaunch, SaysWhatIsWrongWithAnAddress) {
-  for (const char* address : {"tcp://", "tcp://host", "tcp://host:", "tcp://host:0", "tcp://:1"})
-    expect_error(Errc::invalid_argument, {address},
-                 [&] { (void)open_cluster_store(info_of_rank(0, address), 200ms); });
 }
 
 // --- Tokens

@@ -19,12 +19,6 @@ TEST(OpenStore, OpensAFileStore) {
   EXPECT_EQ(make_file_store(directory.path())->get_text("key", 0s), "value");
 }
 
-TEST(OpenStore, RefusesADirectoryThatIsNotThere) {
-  const TemporaryDirectory directory;
-  expect_error(Errc::invalid_argument, {directory.path() + "/missing"},
-               [&] { (void)open_store("file://" + directory.path() + "/missing"); });
-}
-
 TEST(OpenStore, OpensOneMemoryStorePerName) {
   const auto one = open_store("memory://one");
   one->set("key", "of one");

@@ -112,13 +112,6 @@ class DescriptorLimit {
 
 // --- Addresses to listen on
 
-TEST(StoreServer, TakesAFreePortAndServesIpv4AndIpv6) {
-  StoreServer server;
-  EXPECT_GT(server.port(), 0);
-  make_tcp_store("127.0.0.1", server.port(), 5s)->set("key", "value");
-  EXPECT_EQ(make_tcp_store("::1", server.port(), 5s)->get_text("key", 1s), "value");
-}
-
 TEST(StoreServer, ServesTheHostThatItIsTold) {
   for (const auto* host : {"127.0.0.1", "::1", "localhost"}) {
     StoreServer server({.host = host});
@@ -507,25 +500,6 @@ TEST(StoreServer, TwoThousandClientsMeetBesideOnesThatBreakTheRules) {
   last->set("go", "went");
   for (auto& client : clients) ASSERT_EQ(client.answer().body, "went");
   EXPECT_LT(Clock::now() - before, 5s);
-}
-
-TEST(StoreServer, TwoThousandStoresOfOneProcessShareATable) {
-  const DescriptorLimit limit;
-  constexpr int count = 2000;
-  if (!limit.raise_to((client_descriptors + 1) * count + 200))
-    GTEST_SKIP() << "the limit of descriptors of this process cannot be raised";
-  StoreServer server(on_loopback());
-  std::vector<std::shared_ptr<Store>> stores(count);
-  on_threads(4, [&](int rank) {
-    for (std::size_t i = static_cast<std::size_t>(rank); i < stores.size(); i += 4) {
-      stores[i] = join(server);
-      stores[i]->add("stores", 1);
-    }
-  });
-  EXPECT_EQ(server.clients(), count);
-  EXPECT_EQ(stores[0]->add("stores", 0), count);
-  stores.clear();
-  EXPECT_TRUE(server.wait_until_left(10s));
 }
 
 TEST(StoreServer, APortScanDelaysNoRank) {

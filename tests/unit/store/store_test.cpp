@@ -96,16 +96,6 @@ TEST_P(AnyStore, GivesBackWhatWasSet) {
   EXPECT_EQ(store->get("key", 0s), binary);
 }
 
-TEST_P(AnyStore, SetReplacesLongerValuesWhole) {
-  store->set("key", std::string(1000, 'x'));
-  store->set("key", "y");
-  EXPECT_EQ(store->get_text("key", 0s), "y");
-}
-
-TEST_P(AnyStore, TryGetOfAMissingKeyIsEmptyAtOnce) {
-  EXPECT_EQ(store->try_get("missing"), std::nullopt);
-}
-
 TEST_P(AnyStore, EraseSaysWhetherThereWasAKey) {
   store->set("key", "value");
   EXPECT_TRUE(store->erase("key"));
@@ -353,13 +343,6 @@ TEST_P(AnyStore, AReaderNeverSeesHalfAValue) {
   }
   stop = true;
   writer.join();
-}
-
-TEST(MemoryStore, IsApartFromOthers) {
-  const auto one = make_memory_store();
-  const auto other = make_memory_store();
-  one->set("key", "value");
-  EXPECT_EQ(other->try_get("key"), std::nullopt);
 }
 
 TEST(PrefixStore, SeesItsPartOnly) {

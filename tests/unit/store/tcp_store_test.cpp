@@ -272,23 +272,6 @@ TEST(TcpStore, RepliesThatMakeNoSenseBreakTheConnectionByName) {
       {"4294967295", std::to_string(Store::max_value_bytes)});
 }
 
-TEST(TcpStore, AGetThatWaitsDelaysNoOtherThread) {
-  StoreServer server(on_loopback());
-  const auto store = join(server.port());
-  std::atomic<bool> waits = false;
-  std::thread waiting([&] {
-    waits = true;
-    EXPECT_EQ(store->get_text("late", 20s), "here");
-  });
-  while (!waits) std::this_thread::yield();
-  const auto before = Clock::now();
-  for (int i = 0; i < 100; ++i) store->add("counter", 1);
-  EXPECT_LT(Clock::now() - before, 5s);
-  store->set("late", "here");
-  waiting.join();
-  EXPECT_EQ(server.clients(), 1) << "one connection for all threads";
-}
-
 TEST(TcpStore, ThreadsThatTimeOutLeaveTheOthersInOrder) {
   StoreServer server(on_loopback());
   const auto store = join(server.port());
@@ -335,21 +318,6 @@ TEST(TcpStore, AForkedChildIsRefusedAndTheParentGoesOn) {
   EXPECT_EQ(child.output, "forked forked");
   EXPECT_EQ(store->get_text("key", 1s), "of the parent");
   EXPECT_EQ(server.clients(), 1);
-}
-
-TEST(TcpStore, ChildrenOpenStoresOfTheirOwn) {
-  StoreServer server(on_loopback());
-  const auto ends = in_children(3, [&](int child) {
-    const auto mine = join(server.port());
-    mine->set("from/" + std::to_string(child), "child");
-    for (int i = 0; i < 3; ++i) (void)mine->get("from/" + std::to_string(i), 20s);
-    return std::to_string(mine->add("children", 1));
-  });
-  std::vector<std::string> output;
-  for (const auto& end : ends) output.push_back(end.output);
-  std::ranges::sort(output);
-  EXPECT_EQ(output, (std::vector<std::string>{"1", "2", "3"}));
-  EXPECT_TRUE(server.wait_until_left(5s));
 }
 
 }  // namespace
