@@ -65,8 +65,8 @@ class ProcessGroup {
   ProcessGroup share() const;
   int rank() const;
   int size() const;
-  /// Among the ranks of this host, or container. The first call reads the store. @throws Error
-  /// unsupported over a backend of the caller's own.
+  /// Among the ranks of this host, or container. @throws Error unsupported over a backend of the
+  /// caller's own.
   int local_rank() const;
   int local_size() const;
   const std::string& name() const;

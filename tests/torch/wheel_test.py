@@ -147,7 +147,7 @@ def check_contents(wheel, folder):
         names = archive.namelist()
     libraries = [pathlib.Path(folder, name) for name in names if ".so" in name]
     of_wheel = {path.name for path in libraries}
-    assert {"libtutti.so", "libtutti_torch.so"} < of_wheel and len(of_wheel) == len(libraries), names
+    assert {"libtutti.so", "libtutti_training.so", "libtutti_torch.so"} < of_wheel and len(of_wheel) == len(libraries), names
     assert any(name.startswith("_c10d.") for name in of_wheel), names
     assert not [name for name in names if name.endswith((".hpp", ".a", ".pc"))], names
     scripts = next(name for name in names if name.endswith("entry_points.txt"))

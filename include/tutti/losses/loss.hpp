@@ -78,7 +78,8 @@ struct Batch {
   /// With PoolOptions::gather false: the number of rows of this call of each rank, which come first
   /// in the batch, in rank order. The rows behind them are of a queue that the caller keeps,
   /// without gradient. The ranks then share the work of SmoothAp, and the gradient of other ranks'
-  /// rows is 0. On the wire: what SmoothAp sends after its rows.
+  /// rows is 0. Every rank passes the same rows. On the wire: what SmoothAp sends after its rows,
+  /// and a hash of the pool, which the ranks compare.
   Rows pool_rows{};
 };
 

@@ -60,7 +60,7 @@ int Core::ranks_on_host_below(int rank) const {
           "group '{}': the caller made the Backend object, so the hosts of its ranks are unknown",
           options_.name);
   const auto host_at = [&](int r) {
-    return locations_.empty() ? host_of(r) : locations_[static_cast<std::size_t>(r)]->host;
+    return locations_.empty() ? std::string() : locations_[static_cast<std::size_t>(r)]->host;
   };
   int count = 0;
   for (int r = 0; r < rank; ++r) count += host_at(r) == host_at(bounds_.rank) ? 1 : 0;

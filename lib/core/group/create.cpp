@@ -158,7 +158,12 @@ bool agrees_on_backend(const GroupOptions& o) {
 /// The locations of ranks that may be processes. Collective.
 RankLocations exchange_locations(const GroupOptions& o, Rendezvous& rendezvous) {
   const bool agrees = agrees_on_backend(o);
-  if (!agrees && (o.size == 1 || o.store->in_process())) return {};
+  if (!agrees && (o.size == 1 || o.store->in_process())) {
+    RankLocations here;  // Parts of the group need the names of the whole one.
+    for (int r = 0; has_named_hosts() && r < o.size; ++r)
+      here.push_back(std::make_shared<const RankLocation>(own_location(*o.store, r)));
+    return here;
+  }
   auto mine = own_location(*o.store, o.rank);
   if (agrees) mine.facts = backend_facts(mine.host, backend_args(o.backend));
   return exchange_locations(rendezvous, mine);

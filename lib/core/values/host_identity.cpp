@@ -65,9 +65,14 @@ std::string difference(const HostIdentity& a, const HostIdentity& b) {
   return {};
 }
 
+bool has_named_hosts() noexcept {
+  const char* list = std::getenv("TUTTI_HOSTS");
+  return list != nullptr && *list != '\0';
+}
+
 std::string host_of(int rank) {
   const char* list = std::getenv("TUTTI_HOSTS");
-  if (list == nullptr || *list == '\0') {
+  if (!has_named_hosts()) {
     const auto own = host_identity();
     return fmt::format("{} {} {} {} {}", own.boot, own.network, own.processes, own.users, own.user);
   }

@@ -24,5 +24,7 @@ std::string difference(const HostIdentity& a, const HostIdentity& b);
 /// TUTTI_HOSTS lists names by rank, "a,a,b,b"; a list shorter than the group repeats.
 /// @throws Error invalid_argument for an empty name in the list.
 std::string host_of(int rank);
+/// True if TUTTI_HOSTS names the hosts.
+bool has_named_hosts() noexcept;
 
 }  // namespace tutti::internal

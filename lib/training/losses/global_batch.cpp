@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "losses/subsample.hpp"
 #include "rows/gather_arrays.hpp"
 #include "values/fail.hpp"
+#include "values/hash.hpp"
 
 namespace tutti::internal::losses {
 namespace {
@@ -369,11 +371,45 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
 std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std::size_t width,
                                                std::span<const std::int64_t> counts) const {
   if (group_ == nullptr) return {mine.begin(), mine.end()};
-  const RowLayout layout(counts);
-  const ConstTensorView in(mine.data(), DType::f64,
+  std::vector<double> own(mine.begin(), mine.end());
+  std::vector<std::int64_t> items(counts.begin(), counts.end());
+  if (shared_) {  // One more item of each rank, with a hash of its pool.
+    own.resize(own.size() + width);
+    own[mine.size()] = hash_of_pool();
+    for (auto& number : items) ++number;
+  }
+  const RowLayout layout(items);
+  const ConstTensorView in(own.data(), DType::f64,
                            {layout[rank()], static_cast<std::int64_t>(width)});
-  const Tensor all = all_rows(*group_, in, layout, options_);
-  return to_doubles(all);
+  auto all = to_doubles(all_rows(*group_, in, layout, options_));
+  if (!shared_) return all;
+  std::vector<double> shares;
+  std::vector<double> hashes;
+  for (int r = 0; r < ranks(); ++r) {
+    const auto* const from = all.data() + static_cast<std::size_t>(layout.offset(r)) * width;
+    const auto* const last = from + static_cast<std::size_t>(layout[r] - 1) * width;
+    shares.insert(shares.end(), from, last);
+    hashes.push_back(*last);
+  }
+  const auto other = std::ranges::find_if(hashes, [&](double hash) { return hash != hashes[0]; });
+  if (other != hashes.end())
+    throw Error(Errc::mismatch,
+                fmt::format("ranks 0 and {} have different pools; with pool_rows every rank passes "
+                            "the same rows",
+                            other - hashes.begin()));
+  return shares;
+}
+
+double GlobalBatch::hash_of_pool() const {
+  Hash hash;
+  const auto add = [&](const auto& numbers) {
+    const auto bytes = std::as_bytes(std::span(numbers));
+    hash.add(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  };
+  add(scores_);
+  add(targets_);
+  add(weights_);
+  return static_cast<double>(hash.value() >> 11);  // 53 bits, which a double represents.
 }
 
 std::vector<double> GlobalBatch::return_to_owners(std::span<const double> mine, std::size_t width,

@@ -114,7 +114,8 @@ class GlobalBatch {
   std::pair<std::vector<double>, std::size_t> gather(std::vector<double> mine,
                                                      std::size_t width) const;
   /// Collective. Returns the shares of all ranks in rank order. `mine`, this rank's share, has
-  /// counts[rank()] items of `width` numbers.
+  /// counts[rank()] items of `width` numbers. @throws Error mismatch on all ranks if a shared pool
+  /// is not the same on all.
   std::vector<double> gather_shares(std::span<const double> mine, std::size_t width,
                                     std::span<const std::int64_t> counts) const;
 
@@ -145,6 +146,7 @@ class GlobalBatch {
   void weigh(std::string_view loss);
   void remember(const Batch& batch, const BatchRules& rules);
   std::size_t kind_of(std::int64_t target) const noexcept;
+  double hash_of_pool() const;
 
   bool shared_;          // Batch::pool_rows is set: every rank has all rows.
   ProcessGroup* group_;  // Null: this rank has all rows and computes alone.

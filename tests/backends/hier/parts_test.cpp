@@ -42,6 +42,15 @@ class CountingStore final : public StoreOver {
   }
 };
 
+TEST(Creation, PartsOfThreadsKnowTheNamedHosts) {
+  const ScopedVariables hosts{{"TUTTI_HOSTS", "a,a,b,b"}};
+  on_ranks({.backend = "local", .size = 4}, [](ProcessGroup& group) {
+    EXPECT_EQ(group.local_size(), 2);
+    const auto part = group.subset(std::vector<int>{1, 2, 3});
+    if (part) EXPECT_EQ(part->local_size(), group.rank() == 1 ? 1 : 2);
+  });
+}
+
 TEST(Creation, TakesFewWritesToTheStore) {
   const std::array<std::tuple<const char*, const char*, int>, 6> cases{
       {{"shm", "a", 8},

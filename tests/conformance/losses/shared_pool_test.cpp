@@ -64,6 +64,19 @@ TEST_P(SharedPool, IsSampledAsInOneProcess) {
   });
 }
 
+TEST_P(SharedPool, PoolsThatDifferAreAMismatchOnAllRanks) {
+  on_ranks(GetParam(), [](ProcessGroup& group) {
+    auto pool = make_pool_rows(60, 1, 7);
+    const auto split = pool_split(30, group.size(), 3);
+    const bool differs = group.rank() == group.size() - 1 && group.size() > 1;
+    if (differs) pool.logits.back() += 1e-3;
+    const auto loss = smooth_ap_kind().make(1, {.gather = false});
+    if (group.size() == 1) return (void)(*loss)(group, batch_of(pool, split));
+    expect_error(Errc::mismatch, {"different pools"},
+                 [&] { (void)(*loss)(group, batch_of(pool, split)); });
+  });
+}
+
 TEST(SharedPoolAlone, PoolRowsThatContradictTheBatchOrTheOptionsAreRefused) {
   const auto rows = make_pool_rows(6, 1, 6);
   const auto refused = [&](const PoolOptions& pool, Rows pool_rows, const char* why) {
