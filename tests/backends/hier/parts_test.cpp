@@ -9,7 +9,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -52,21 +51,25 @@ TEST(Creation, PartsOfThreadsKnowTheNamedHosts) {
 }
 
 TEST(Creation, TakesFewWritesToTheStore) {
-  const std::array<std::tuple<const char*, const char*, int>, 6> cases{
-      {{"shm", "a", 8},
-       {"gloo", "a,b,c,d", 12},
-       {"ucx", "a,b,c,d", 13},
-       {"hier:shm+gloo", "a,a,b,b", 15},
-       {"auto", "a,a,b,b", 15},
-       {"auto", "a", 8}}};
-  for (const auto& [backend, names, most] : cases) {
-    const ScopedVariables hosts{{"TUTTI_HOSTS", names}};
+  struct Case {
+    const char* backend;
+    const char* hosts;
+    int most;
+  };
+  const std::array<Case, 6> cases{{{"shm", "a", 8},
+                                   {"gloo", "a,b,c,d", 12},
+                                   {"ucx", "a,b,c,d", 13},
+                                   {"hier:shm+gloo", "a,a,b,b", 15},
+                                   {"auto", "a,a,b,b", 15},
+                                   {"auto", "a", 8}}};
+  for (const auto& of : cases) {
+    const ScopedVariables hosts{{"TUTTI_HOSTS", of.hosts}};
     const auto base = make_memory_store();
     std::array<int, 4> writes{};
     on_threads(4, [&](int rank) {
       const auto store = std::make_shared<CountingStore>(base);
       GroupOptions options;
-      options.backend = backend;
+      options.backend = of.backend;
       options.store = store;
       options.rank = rank;
       options.size = 4;
@@ -75,7 +78,8 @@ TEST(Creation, TakesFewWritesToTheStore) {
       group.barrier();
     });
     std::ranges::sort(writes);
-    EXPECT_LE(writes[0], most) << backend << ": " << fmt::format("{}", fmt::join(writes, " "));
+    EXPECT_LE(writes[0], of.most) << of.backend << ": "
+                                  << fmt::format("{}", fmt::join(writes, " "));
   }
 }
 
