@@ -381,7 +381,8 @@ std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std
   const RowLayout layout(items);
   const ConstTensorView in(own.data(), DType::f64,
                            {layout[rank()], static_cast<std::int64_t>(width)});
-  auto all = to_doubles(all_rows(*group_, in, layout, options_));
+  const Tensor gathered = all_rows(*group_, in, layout, options_);
+  auto all = to_doubles(gathered);
   if (!shared_) return all;
   std::vector<double> shares;
   std::vector<double> hashes;
