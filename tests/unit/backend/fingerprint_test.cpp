@@ -84,6 +84,16 @@ Op call_of(Operation kind, const Shape& row = {3}, DType dtype = DType::f32, Row
   return op;
 }
 
+std::vector<Operation> collectives() {
+  std::vector<Operation> all;
+  for (int o = 0; o < operation_count; ++o)
+    if (!is_point_to_point(static_cast<Operation>(o))) all.push_back(static_cast<Operation>(o));
+  return all;
+}
+bool has_array(Operation o) {
+  return o != Operation::barrier;
+}
+
 bool has_rows(Operation o) {
   return o == Operation::all_gather || o == Operation::gather || o == Operation::reduce_scatter ||
          o == Operation::scatter;
