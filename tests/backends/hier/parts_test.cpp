@@ -46,7 +46,8 @@ TEST(Creation, PartsOfThreadsKnowTheNamedHosts) {
   on_ranks({.backend = "local", .size = 4}, [](ProcessGroup& group) {
     EXPECT_EQ(group.local_size(), 2);
     const auto part = group.subset(std::vector<int>{1, 2, 3});
-    if (part) EXPECT_EQ(part->local_size(), group.rank() == 1 ? 1 : 2);
+    if (group.rank() == 0) return;
+    EXPECT_EQ(part->local_size(), group.rank() == 1 ? 1 : 2);
   });
 }
 
