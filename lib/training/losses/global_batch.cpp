@@ -371,13 +371,12 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
 std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std::size_t width,
                                                std::span<const std::int64_t> counts) const {
   if (group_ == nullptr) return {mine.begin(), mine.end()};
-  std::vector<double> own(mine.begin(), mine.end());
   std::vector<std::int64_t> items(counts.begin(), counts.end());
-  if (shared_) {  // One more item of each rank, with a hash of its pool.
-    own.resize(own.size() + width);
-    own[mine.size()] = hash_of_pool();
+  if (shared_)  // One more item of each rank, with a hash of its pool.
     for (auto& number : items) ++number;
-  }
+  std::vector<double> own(mine.size() + (shared_ ? width : 0));
+  std::ranges::copy(mine, own.begin());
+  if (shared_) own[mine.size()] = hash_of_pool();
   const RowLayout layout(items);
   const ConstTensorView in(own.data(), DType::f64,
                            {layout[rank()], static_cast<std::int64_t>(width)});
