@@ -67,11 +67,12 @@ class Assembly {
   Membership run() {
     attempt([&] {
       if (init_.rank == 0) make_segment();
-      exchange_infos();
+      locations_ = internal::locations_of(init_, rendezvous_);
     });
     check_hosts();  // All ranks find the same here.
     attempt([&] {
       open_processes();
+      exchange_infos();
       if (init_.rank == 0)
         pass_segment();
       else
@@ -116,12 +117,16 @@ class Assembly {
   /// Throws if the group cannot be made any more, late() at the deadline.
   template <typename Late>
   void look(const Late& late) {
+    look_at_processes();
+    rendezvous_.check();
+    if (rendezvous_.limit().expired()) throw Error(late());
+  }
+
+  void look_at_processes() {
     auto events = watched_;
     (void)::poll(events.data(), events.size(), 0);
     for (std::size_t r = 0; r < events.size(); ++r)
       if (events[r].revents != 0) throw Error(dead_error(names_, static_cast<int>(r)));
-    rendezvous_.check();
-    if (rendezvous_.limit().expired()) throw Error(late());
   }
 
   // --- Finding the other ranks ---
@@ -142,8 +147,8 @@ class Assembly {
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(init_.size); }
 
   void exchange_infos() {
-    locations_ = internal::locations_of(init_, rendezvous_);
-    const auto infos = rendezvous_.exchange("shm/rank", encode(mine_));
+    const auto infos =
+        rendezvous_.exchange("shm/rank", encode(mine_), [this] { look_at_processes(); });
     std::vector<internal::Cores> cores;
     for (int r = 0; r < init_.size; ++r) {
       const auto& location = *locations_[static_cast<std::size_t>(r)];
