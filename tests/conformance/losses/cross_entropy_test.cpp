@@ -4,7 +4,7 @@
 
 #include "conformance/losses/loss_rows.hpp"
 
-// What only CrossEntropy has: every_loss_test.cpp has what all losses have, and
+// Tests of CrossEntropy alone: every_loss_test.cpp tests what all losses have, and
 // tests/unit/losses/cross_entropy_reference_test.cpp the numbers.
 
 namespace tutti::test {

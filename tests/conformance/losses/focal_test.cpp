@@ -5,7 +5,7 @@
 
 #include "conformance/losses/loss_rows.hpp"
 
-// What only focal losses have: every_loss_test.cpp has what all losses have, and
+// Tests of the focal losses alone: every_loss_test.cpp tests what all losses have, and
 // tests/unit/losses/ranking_reference_test.cpp the numbers.
 
 namespace tutti::test {

@@ -7,7 +7,7 @@
 #include "conformance/losses/loss_rows.hpp"
 #include "conformance/losses/pool_calls.hpp"
 
-// What only one ranking loss has. every_loss_test.cpp has what all losses have;
+// Tests of single ranking losses. every_loss_test.cpp tests what all losses have;
 // weighted_definition_test.cpp and tests/unit/losses/ranking_reference_test.cpp have the numbers.
 
 namespace tutti::test {
