@@ -69,5 +69,6 @@ compile() {
   local folder=$1
   shift
   say "Building $folder"
-  ninja -C "$folder" ${JOBS:+-j "$JOBS"} "$@"
+  # Or ccache gives the precompiled header of other comments, whose files GCC then includes a second time.
+  CCACHE_COMMENTS=1 ninja -C "$folder" ${JOBS:+-j "$JOBS"} "$@"
 }

@@ -1,4 +1,4 @@
-// Headers that nearly every file of the suite includes, compiled once (cpp_pch). Files still
+// Headers that nearly every file of the suite includes, compiled once (cpp_pch); files still
 // include every header they use.
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What tests of several folders include, compiled once per target (cpp_pch). Each file includes what it needs all the
+// Headers that tests of several folders include, compiled once per target (cpp_pch). Each file includes what it needs all the
 // same.
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-// Compiled once for all sources of the tool (cpp_pch). Sources still include every header they use.
+// Compiled once for all sources of the tool (cpp_pch); sources still include every header they use.
 #include <functional>
 #include <map>
 #include <optional>

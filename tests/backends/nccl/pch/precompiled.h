@@ -1,4 +1,4 @@
-// What nearly every file of the tests includes, compiled once (cpp_pch). Each file includes what it
+// Headers that nearly every file of the tests includes, compiled once (cpp_pch). Each file includes what it
 // needs all the same.
 #include <algorithm>
 #include <string>
