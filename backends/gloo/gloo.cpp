@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,37 +38,24 @@ class GlooBackend final : public mesh::MeshBackend {
   }
 };
 
-std::string wanted_interface(const std::string& args) {
-  const char* text = std::getenv("TUTTI_IFNAME");
-  return args.empty() && text != nullptr ? text : args;
-}
-
 Settings settings() {
   return {.batch = internal::environment_switch("TUTTI_GLOO_BATCH", true),
           .reno = internal::environment_switch("TUTTI_GLOO_RENO", true)};
 }
 
 std::string details() {
-  std::string text;
-  try {
-    const auto chosen = choose_interface(interfaces(), wanted_interface(""), "");
-    text = fmt::format("interface {} ({}), or the one that reaches the store\n", chosen.name,
-                       chosen.address);
-    const auto [batch, reno] = settings();
-    text += fmt::format("I/O thread: {} (TUTTI_GLOO_BATCH)\n",
-                        batch ? "SCHED_BATCH" : "the policy of the thread that makes the group");
-    text += fmt::format("congestion control: {} (TUTTI_GLOO_RENO)\n",
-                        reno ? "reno within a host, otherwise the system's" : "the system's");
-  } catch (const Error& error) {
-    text += fmt::format("{}\n", error.message());
-  }
+  const auto [batch, reno] = settings();
+  auto text = mesh::describe_interface();
+  text += fmt::format("I/O thread: {} (TUTTI_GLOO_BATCH)\n",
+                      batch ? "SCHED_BATCH" : "the policy of the thread that makes the group");
+  text += fmt::format("congestion control: {} (TUTTI_GLOO_RENO)\n",
+                      reno ? "reno within a host, otherwise the system's" : "the system's");
   return text + collectives::describe_table(true);
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   if (init.device.type != DeviceType::cpu) return make_on_cuda(init, make);
-  auto mesh =
-      make_mesh({.group = init, .interface = wanted_interface(init.args), .settings = settings()});
+  auto mesh = make_mesh({.group = init, .settings = settings()});
   return std::make_unique<GlooBackend>(whole_group(init, std::move(mesh)),
                                        init.memory == nullptr ? host_memory() : *init.memory);
 }

@@ -10,6 +10,7 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include "mesh/sockets.hpp"
 #include "values/hash.hpp"
 
 namespace tutti::backend::gloo {
@@ -123,7 +124,7 @@ Mesh::~Mesh() {
   if (reaper_.joinable()) reaper_.join();
   if (context_ == nullptr) return;
   agreement().leave(0);
-  sockets_->drain();
+  mesh::drain(sockets_->descriptors());
   // Gloo's I/O thread closes the pairs of ended connections at once. Destroying a pair that is open
   // takes until the thread's next tick, up to 10 ms (transport/tcp/loop.cc).
   sockets_->shut_down();

@@ -34,7 +34,7 @@ class Mesh final : public mesh::Mesh {
     return static_cast<int>(connection) + (static_cast<int>(connection) < rank() ? 0 : 1);
   }
 
-  Interface interface_;
+  mesh::Interface interface_;
   std::shared_ptr<::gloo::transport::Device> device_;
 
   std::mutex connections_mutex_;

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <new>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -22,6 +21,7 @@
 #include "backend/rank_location.hpp"
 #include "backend/rendezvous.hpp"
 #include "batch_policy.hpp"
+#include "mesh/sockets.hpp"
 #include "peer_proof.hpp"
 #include "sigpipe.hpp"
 #include "store/checks.hpp"
@@ -40,14 +40,13 @@ constexpr int attempts = 5;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
-  std::string interface;  ///< Its name and address, for error texts.
-  bool loopback = false;
+  mesh::Interface interface {};
   std::vector<std::vector<char>> addresses;  ///< By rank: the address that the peer connects to.
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(info.interface).u8(info.loopback ? 1 : 0);
+  out.text(info.interface.name).text(info.interface.address).u8(info.interface.loopback ? 1 : 0);
   for (const auto& address : info.addresses) out.text({address.data(), address.size()});
   return out.take();
 }
@@ -56,8 +55,9 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank, int size) {
   const auto what = fmt::format("gloo: the address of rank {} in the store", rank);
   internal::Reader in(bytes, Errc::backend, what);
   PeerInfo info;
-  info.interface = in.text();
-  info.loopback = in.u8() != 0;
+  info.interface.name = in.text();
+  info.interface.address = in.text();
+  info.interface.loopback = in.u8() != 0;
   for (int r = 0; r < size; ++r) {
     const auto address = in.text();
     info.addresses.emplace_back(address.begin(), address.end());
@@ -71,22 +71,6 @@ std::chrono::milliseconds clamp(std::chrono::nanoseconds time, std::chrono::mill
   return std::clamp(
       std::chrono::ceil<std::chrono::milliseconds>(std::min<std::chrono::nanoseconds>(time, most)),
       1ms, most);
-}
-
-void check_reachable(const internal::GroupNames& names, const internal::RankLocations& locations,
-                     const std::vector<PeerInfo>& peer_infos) {
-  const auto size = static_cast<int>(peer_infos.size());
-  for (int r = 0; r < size; ++r)
-    for (int other = 0; other < size; ++other) {
-      const auto& a = peer_infos[static_cast<std::size_t>(r)];
-      if (a.loopback && !locations[static_cast<std::size_t>(r)]->shares_loopback(
-                            *locations[static_cast<std::size_t>(other)]))
-        internal::failf(
-            Errc::unsupported,
-            "group '{}': rank {} would use {}, which rank {} on another host cannot reach; name "
-            "the interface in TUTTI_IFNAME, or give a store address that other hosts can reach",
-            names.group(), names(r), a.interface, names(other));
-    }
 }
 
 /// The pair's own address, from Gloo's serialised form.
@@ -113,12 +97,7 @@ class Secret {
   /// The first rank chooses it. @throws Error unsupported if the ranks' builds differ in OpenSSL.
   Secret(internal::Rendezvous& rendezvous, const std::string& attempt, int rank) {
     std::array<std::byte, token_bytes + key_bytes> mine;
-    if constexpr (crypto::available) {
-      crypto::random(mine);
-    } else {
-      std::random_device random;
-      for (auto& byte : mine) byte = static_cast<std::byte>(random());
-    }
+    crypto::random(mine);
     const auto size = crypto::available ? mine.size() : token_bytes;
     auto bytes = rendezvous.publish_first(attempt + "/secret", std::span(mine).first(size));
     crypto::erase(mine);
@@ -209,9 +188,7 @@ class Attempt {
     made_.context = made_.device->createContext(init_.rank, init_.size);
     // Connecting takes up to 5 of these timeouts, and another attempt needs time too.
     made_.context->setTimeout(clamp(rendezvous_.limit().remaining() / 5 / attempts, 2s));
-    PeerInfo info{fmt::format("{} ({})", made_.interface.name, made_.interface.address),
-                  made_.interface.loopback,
-                  {}};
+    PeerInfo info{made_.interface, {}};
     std::vector<sockaddr_storage> own;
     for (int r = 0; r < init_.size; ++r) {
       info.addresses.emplace_back();
@@ -227,7 +204,9 @@ class Attempt {
           decode(infos[static_cast<std::size_t>(r)], rendezvous_.names()(r), init_.size));
     for (int r = 0; r < init_.size; ++r)
       if (locations_[static_cast<std::size_t>(r)]->serves_store) made_.server = r;
-    check_reachable(rendezvous_.names(), locations_, peer_infos_);
+    std::vector<mesh::Interface> interfaces;
+    for (const auto& peer : peer_infos_) interfaces.push_back(peer.interface);
+    mesh::check_reachable(rendezvous_.names(), locations_, interfaces);
   }
 
   void connect() {
@@ -248,7 +227,8 @@ class Attempt {
                       "relay, or a network that translates addresses, is between them",
                       name_, rendezvous_.names()(relayed < init_.rank ? relayed : relayed + 1));
     made_.sockets.admit_all();
-    if (init_.dead_after.count() > 0) made_.sockets.end_unanswered(init_.dead_after);
+    if (init_.dead_after.count() > 0)
+      mesh::end_unanswered(made_.sockets.descriptors(), init_.dead_after);
     if (settings_.reno) use_reno();
   }
 
@@ -277,12 +257,11 @@ class Attempt {
     close_from(0);
   }
 
-  /// Loopback has no slow link whose queue bbr could keep short, and bbr's pacing costs time there.
   void use_reno() const noexcept {
     const auto me = static_cast<std::size_t>(init_.rank);
     for (std::size_t r = 0; r < locations_.size(); ++r)
       if (r != me && locations_[r]->shares_loopback(*locations_[me]))
-        made_.sockets.set_congestion_control(r < me ? r : r - 1, "reno");
+        mesh::use_reno(made_.sockets.descriptors()[r < me ? r : r - 1]);
   }
 
   const BackendInit& init_;
@@ -302,9 +281,7 @@ Connections rendezvous(const MeshInit& init) {
   Connections made;
   internal::Rendezvous rendezvous(init.group);
   const auto locations = internal::locations_of(init.group, rendezvous);
-  const auto& store = init.group.store;
-  made.interface = choose_interface(interfaces(), init.interface,
-                                    store->in_process() ? "127.0.0.1" : store->local_address());
+  made.interface = mesh::interface_of(init.group);
   ::gloo::transport::tcp::attr attr;
   attr.hostname = made.interface.address;
   try {

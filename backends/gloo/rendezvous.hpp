@@ -5,7 +5,7 @@
 
 #include <tutti/backend/backend_table.hpp>
 
-#include "interface.hpp"
+#include "mesh/interface.hpp"
 #include "sockets.hpp"
 
 namespace gloo::transport {
@@ -23,13 +23,12 @@ struct Settings {
 
 struct MeshInit {
   const BackendInit& group;
-  std::string interface {};  ///< `wanted` of choose_interface().
   Settings settings{};
 };
 
 /// A transport context of Gloo whose pairs are connected to authenticated peers.
 struct Connections {
-  Interface interface {};
+  mesh::Interface interface {};
   std::shared_ptr<::gloo::transport::Device> device{};  ///< Destroyed after the context.
   std::shared_ptr<::gloo::transport::Context> context{};
   Sockets sockets{};

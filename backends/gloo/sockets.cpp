@@ -2,10 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/sockios.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +13,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include "mesh/segment_filter.hpp"
 
@@ -88,27 +84,6 @@ void Sockets::admit_all() const noexcept {
     if (descriptor >= 0) mesh::pass_all_segments(descriptor);
 }
 
-void Sockets::set_congestion_control(std::size_t connection, std::string_view name) const noexcept {
-  if (const int descriptor = descriptors_[connection]; descriptor >= 0)
-    ::setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                 static_cast<socklen_t>(name.size()));
-}
-
-void Sockets::end_unanswered(std::chrono::nanoseconds time) const noexcept {
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(time).count();
-  const auto probe = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time / 10).count());
-  for (const int descriptor : descriptors_) {
-    const auto set = [&](int level, int option, int value) {
-      ::setsockopt(descriptor, level, option, &value, sizeof value);
-    };
-    set(SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe);
-    set(IPPROTO_TCP, TCP_KEEPINTVL, probe);
-    set(IPPROTO_TCP, TCP_KEEPCNT, 7);
-    set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
-  }
-}
-
 Sockets Sockets::find(std::span<const sockaddr_storage> own_ends,
                       std::span<const sockaddr_storage> their_ends) {
   Sockets found;
@@ -152,33 +127,6 @@ Sockets::~Sockets() {
 
 void Sockets::shut_down() const noexcept {
   for (const int descriptor : descriptors_) ::shutdown(descriptor, SHUT_RDWR);
-}
-
-void Sockets::drain() const noexcept {
-  using namespace std::chrono_literals;
-  using Clock = std::chrono::steady_clock;
-  const auto sum = [&](unsigned long request) {
-    std::int64_t bytes = 0;
-    for (const int descriptor : descriptors_)
-      if (int n = 0; ::ioctl(descriptor, request, &n) == 0) bytes += n;
-    return bytes;
-  };
-  // A peer that leaves too waits for these acknowledgements, which the kernel may delay by 40 ms.
-  const int now = 1;
-  for (const int descriptor : descriptors_)
-    ::setsockopt(descriptor, IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
-  std::int64_t before = -1;
-  auto moved = Clock::now();
-  for (auto pause = 20us;; pause = std::min<std::chrono::microseconds>(pause * 2, 2ms)) {
-    const auto unconfirmed = sum(SIOCOUTQ);
-    if (unconfirmed == 0) return;
-    if (unconfirmed != before) moved = Clock::now();
-    before = unconfirmed;
-    // Data that was sent needs only an acknowledgement, which may be delayed by 40 ms.
-    const auto patience = sum(SIOCOUTQNSD) == 0 ? 50ms : 1000ms;
-    if (Clock::now() - moved > patience) return;
-    std::this_thread::sleep_for(pause);
-  }
 }
 
 }  // namespace tutti::backend::gloo

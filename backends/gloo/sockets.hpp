@@ -40,18 +40,8 @@ class Sockets {
   int relayed() const noexcept { return relayed_; }
   /// Undoes admit_only().
   void admit_all() const noexcept;
-  /// Sets the congestion control of one connection. No effect if the kernel refuses `name`.
-  void set_congestion_control(std::size_t connection, std::string_view name) const noexcept;
-  /// Makes the kernel end a connection whose peer's machine has not answered for `time`. A peer
-  /// that does not read keeps its connection only for that time if the kernel's buffers are full;
-  /// Gloo's thread reads what arrives, and a sender waits for the receiver's call before it sends.
-  void end_unanswered(std::chrono::nanoseconds time) const noexcept;
   /// Ends the connections in both directions; peers notice at once.
   void shut_down() const noexcept;
-  /// Blocks until the peers' machines have acknowledged all sent data, because closing a socket
-  /// with unread input drops its unsent data. Gives up after 1 s without progress, or after 50 ms
-  /// if only acknowledgements are missing.
-  void drain() const noexcept;
   /// The descriptors in the order of find()'s addresses; -1: not found.
   std::span<const int> descriptors() const noexcept { return descriptors_; }
 

@@ -36,8 +36,11 @@ std::vector<std::string> names_of_backends() {
   const auto found = [&](std::string_view name) {
     return std::ranges::find(names, name) != names.end();
   };
-  for (const auto& [inner, outer] :
-       {std::pair("local", "local"), {"local", "gloo"}, {"shm", "gloo"}, {"shm", "ucx"}})
+  for (const auto& [inner, outer] : {std::pair("local", "local"),
+                                     {"local", "gloo"},
+                                     {"shm", "gloo"},
+                                     {"shm", "tcp"},
+                                     {"shm", "ucx"}})
     if (found(inner) && found(outer)) names.push_back(std::string("hier:") + inner + "+" + outer);
   return names;
 }
@@ -71,7 +74,8 @@ std::vector<World> worlds_that_refuse() {
   std::vector<World> all = worlds_of_several();
   std::erase_if(all, [](const World& world) {
     return world.backend != "local" && world.backend != "shm" && world.backend != "gloo" &&
-           world.backend != "ucx" && !is_hier(world.backend) && !world.checked;
+           world.backend != "tcp" && world.backend != "ucx" && !is_hier(world.backend) &&
+           !world.checked;
   });
   return all;
 }
@@ -128,8 +132,9 @@ bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
 }
 
 bool shares_fate(const std::string& backend) {
-  return backend == "gloo" || backend == "ucx" || backend == "gloo_gpu" ||
-         backend == "gloo_staged_double" || backend.ends_with("+gloo") || backend.ends_with("+ucx");
+  return backend == "gloo" || backend == "tcp" || backend == "ucx" || backend == "gloo_gpu" ||
+         backend == "gloo_staged_double" || backend.ends_with("+gloo") ||
+         backend.ends_with("+tcp") || backend.ends_with("+ucx");
 }
 
 }  // namespace tutti::test

@@ -31,7 +31,7 @@ std::vector<World> worlds_of_several();
 /// always, the others in checked mode.
 std::vector<World> worlds_that_compare();
 /// The worlds in which a call that one rank refuses is an error on all, and the group stays usable
-/// if all ranks wait in the call: those that compare, `gloo`, `ucx` and `hier`.
+/// if all ranks wait in the call: those that compare, `gloo`, `tcp`, `ucx` and `hier`.
 std::vector<World> worlds_that_refuse();
 
 /// True for "hier:shm+gloo" and the like. Their ranks have the hosts that TUTTI_HOSTS names.

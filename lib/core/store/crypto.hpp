@@ -18,12 +18,14 @@
 #include <openssl/rand.h>
 #else
 #include <string.h>
+
+#include <random>
 #endif
 
 #include "values/fail.hpp"
 
-// The functions of OpenSSL that tutti uses. A build without it has the same functions, which throw
-// Error unsupported; callers ask `available` first.
+// The functions of OpenSSL that tutti uses. A build without it has the same functions; those
+// that need OpenSSL throw Error unsupported, so callers ask `available` first.
 
 namespace tutti::internal::crypto {
 
@@ -113,8 +115,9 @@ inline constexpr bool available = false;
        "this tutti was built without OpenSSL, so it has no tokens; build it with "
        "-Dopenssl=enabled (package libssl-dev)");
 }
-inline void random(std::span<std::byte>) {
-  refuse();
+inline void random(std::span<std::byte> bytes) {
+  std::random_device device;
+  for (auto& byte : bytes) byte = static_cast<std::byte>(device());
 }
 inline Digest sha256(std::span<const std::byte>) {
   refuse();

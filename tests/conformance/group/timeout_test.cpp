@@ -127,7 +127,7 @@ TEST_P(FailuresByTimeout, ATimeoutCountsAnewForEachCall) {
 // timeout says so.
 TEST(TimeoutOverGloo, NamesTheCallsOfAllRanks) {
   for (const World& world : worlds({3})) {
-    if ((world.backend != "gloo" && world.backend != "ucx") || world.checked) continue;
+    if (!shares_fate(world.backend) || is_hier(world.backend) || world.checked) continue;
     on_fresh_ranks(world, [](ProcessGroup& group) {
       const CallOptions options{.timeout = 300ms};
       const Buffer data(group, DType::f32, {4});

@@ -4,7 +4,12 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::backend::gloo {
+#include <tutti/backend/backend_table.hpp>
+
+#include "backend/group_names.hpp"
+#include "backend/rank_location.hpp"
+
+namespace tutti::backend::mesh {
 
 /// An address of a network interface of this rank.
 struct Interface {
@@ -24,4 +29,15 @@ std::vector<Interface> interfaces();
 Interface choose_interface(const std::vector<Interface>& all, std::string_view wanted,
                            std::string_view route);
 
-}  // namespace tutti::backend::gloo
+/// The interface over which peers reach this rank: that of BackendInit::args, of TUTTI_IFNAME, or
+/// the one that reaches the store.
+Interface interface_of(const BackendInit& init);
+/// The line of `tutti info`.
+std::string describe_interface();
+
+/// @param chosen  by rank. @throws Error unsupported if a rank with a loopback address has peers on
+///                other hosts.
+void check_reachable(const internal::GroupNames& names, const internal::RankLocations& locations,
+                     const std::vector<Interface>& chosen);
+
+}  // namespace tutti::backend::mesh

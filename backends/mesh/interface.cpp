@@ -8,13 +8,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "values/fail.hpp"
 
-namespace tutti::backend::gloo {
+namespace tutti::backend::mesh {
 namespace {
 
 std::vector<std::string_view> split(std::string_view text) {
@@ -35,12 +36,17 @@ std::string list(const std::vector<Interface>& all) {
   return text.empty() ? "none" : text;
 }
 
+std::string wanted_interface(const std::string& args) {
+  const char* text = std::getenv("TUTTI_IFNAME");
+  return args.empty() && text != nullptr ? text : args;
+}
+
 }  // namespace
 
 std::vector<Interface> interfaces() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0)
-    internal::failf(Errc::backend, "gloo: cannot list the network interfaces");
+    internal::failf(Errc::backend, "cannot list the network interfaces");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
   std::vector<Interface> found;
   for (const int family : {AF_INET, AF_INET6})
@@ -73,7 +79,7 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
     if (found == nullptr) found = first_of([](const Interface& i) { return !i.loopback; });
     if (found == nullptr) found = first_of([](const Interface&) { return true; });
     if (found != nullptr) return *found;
-    internal::failf(Errc::unsupported, "gloo: this machine has no network interface that is up");
+    internal::failf(Errc::unsupported, "this machine has no network interface that is up");
   }
   const bool excludes = wanted.front() == '^';
   const bool exact = wanted.front() == '=';
@@ -86,9 +92,40 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
   });
   if (found != nullptr) return *found;
   internal::failf(Errc::invalid_argument,
-                  "gloo: no interface matches '{}'; there are {}. 'eth' matches names that begin "
+                  "no interface matches '{}'; there are {}. 'eth' matches names that begin "
                   "with eth, '=eth0' only eth0, '^lo' names that do not begin with lo",
                   wanted, list(all));
 }
 
-}  // namespace tutti::backend::gloo
+Interface interface_of(const BackendInit& init) {
+  return choose_interface(interfaces(), wanted_interface(init.args),
+                          init.store->in_process() ? "127.0.0.1" : init.store->local_address());
+}
+
+std::string describe_interface() {
+  try {
+    const auto chosen = choose_interface(interfaces(), wanted_interface(""), "");
+    return fmt::format("interface {} ({}), or the one that reaches the store\n", chosen.name,
+                       chosen.address);
+  } catch (const Error& error) {
+    return fmt::format("{}\n", error.message());
+  }
+}
+
+void check_reachable(const internal::GroupNames& names, const internal::RankLocations& locations,
+                     const std::vector<Interface>& chosen) {
+  const auto size = static_cast<int>(chosen.size());
+  for (int r = 0; r < size; ++r)
+    for (int other = 0; other < size; ++other) {
+      const auto& mine = chosen[static_cast<std::size_t>(r)];
+      if (mine.loopback && !locations[static_cast<std::size_t>(r)]->shares_loopback(
+                               *locations[static_cast<std::size_t>(other)]))
+        internal::failf(Errc::unsupported,
+                        "group '{}': rank {} would use {} ({}), which rank {} on another host "
+                        "cannot reach; name the interface in TUTTI_IFNAME, or give a store address "
+                        "that other hosts can reach",
+                        names.group(), names(r), mine.name, mine.address, names(other));
+    }
+}
+
+}  // namespace tutti::backend::mesh

@@ -1,0 +1,385 @@
+#include "introductions.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "values/fail.hpp"
+
+namespace tutti::backend::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+namespace crypto = internal::crypto;
+using Clock = Deadline::Clock;
+
+constexpr auto time_of_a_stranger = 2s;
+constexpr std::size_t most_strangers = 256;  // Beside the connections that are expected.
+constexpr auto pause_before_again = 50ms;
+
+/// The first bytes of the rank that opens a connection.
+struct Hello {
+  std::uint64_t magic = 0x6370742f69747475U;  // "uttI/tcp" in the byte order of the ranks.
+  std::int32_t from = -1;
+  std::int32_t to = -1;
+  std::uint64_t connection = 0;
+  crypto::Digest nonce{};
+};
+static_assert(sizeof(Hello) == 56, "has no padding");
+/// The other rank's answer; then the first rank's proof, and one byte: it is admitted.
+struct Answer {
+  crypto::Digest nonce{};
+  crypto::Digest proof{};
+};
+static_assert(sizeof(Answer) == 64);
+
+enum class Side : std::uint8_t { opens = 1, accepts };
+
+/// What proves that `side` knows the secret.
+crypto::Digest proof_of(const crypto::Digest& secret, Side side, const Hello& hello,
+                        const crypto::Digest& nonce) {
+  if (!crypto::available) return secret;
+  std::array<std::byte, 1 + sizeof hello + sizeof nonce> text;  // NOLINT(*-member-init)
+  text[0] = static_cast<std::byte>(side);
+  std::memcpy(text.data() + 1, &hello, sizeof hello);
+  std::memcpy(text.data() + 1 + sizeof hello, nonce.data(), nonce.size());
+  return crypto::hmac_sha256(secret, text);
+}
+
+bool is_proof(const crypto::Digest& given, const crypto::Digest& right) {
+  return crypto::available ? crypto::equal(given, right) : given == right;
+}
+
+class Address {
+ public:
+  Address(const std::string& host, int port) {
+    addrinfo hints{};
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0)
+      internal::failf(Errc::backend, "tcp: '{}' is no address", host);
+    std::memcpy(&data_, found->ai_addr, found->ai_addrlen);
+    length_ = found->ai_addrlen;
+    ::freeaddrinfo(found);
+  }
+  int family() const noexcept { return data_.ss_family; }
+  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&data_); }
+  socklen_t length() const noexcept { return length_; }
+
+ private:
+  sockaddr_storage data_{};
+  socklen_t length_ = 0;
+};
+
+int make_socket(int family) {
+  const int s = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (s < 0)
+    internal::failf(Errc::resource_exhausted, "tcp: cannot make a socket: {}",
+                    std::strerror(errno));
+  return s;
+}
+
+void set_no_delay(int socket) {
+  const int yes = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+/// A connection whose peer has not yet proved who it is.
+struct Stranger {
+  Stranger(int s, Side mine) : socket(s), side(mine) {}
+  ~Stranger() {
+    if (socket >= 0) ::close(socket);
+  }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+
+  int socket;
+  Side side;
+  Clock::time_point begun = Clock::now();
+  Hello hello{};
+  crypto::Digest nonce{};  // Of the rank that accepts.
+  int step = 0;            // Messages that have been received.
+  std::array<std::byte, sizeof(Answer)> buffer{};
+  std::size_t got = 0;
+  bool connecting = false;
+};
+
+class Introductions {
+ public:
+  Introductions(internal::Rendezvous& rendezvous, const Listener& listener, int rank,
+                const std::vector<PeerAddress>& peers, const crypto::Digest& secret)
+      : rendezvous_(rendezvous),
+        listener_(listener),
+        rank_(rank),
+        peers_(peers),
+        secret_(secret),
+        sockets_(peers.size()),
+        reasons_(peers.size()) {
+    for (std::size_t r = 0; r < peers.size(); ++r)
+      if (static_cast<int>(r) != rank) {
+        sockets_[r].resize(static_cast<std::size_t>(peers[r].connections), -1);
+        missing_ += sockets_[r].size();
+      }
+  }
+  ~Introductions() {
+    for (const auto& peer : sockets_)
+      for (const int socket : peer)
+        if (socket >= 0) ::close(socket);
+  }
+  Introductions(const Introductions&) = delete;
+  Introductions& operator=(const Introductions&) = delete;
+
+  std::vector<std::vector<int>> run() {
+    for (int r = 0; r < rank_; ++r)
+      for (std::size_t i = 0; i < sockets_[static_cast<std::size_t>(r)].size(); ++i) connect(r, i);
+    while (missing_ > 0) {
+      rendezvous_.check();
+      if (rendezvous_.limit().expired()) throw late();
+      turn();
+    }
+    return std::exchange(sockets_, {});
+  }
+
+ private:
+  using Strangers = std::list<Stranger>;
+
+  void turn() {
+    std::vector<pollfd> events{{listener_.descriptor(), POLLIN, 0}};
+    for (const auto& s : strangers_)
+      events.push_back({s.socket, static_cast<short>(s.connecting ? POLLOUT : POLLIN), 0});
+    (void)::poll(events.data(), events.size(), again_.empty() ? 20 : 5);
+    auto event = events.begin() + 1;
+    for (auto s = strangers_.begin(); s != strangers_.end();) {
+      const auto current = s++;
+      const bool is_late =
+          current->side == Side::accepts && Clock::now() - current->begun > time_of_a_stranger;
+      const bool goes_on = event++->revents == 0 || meet(*current);
+      if (current->socket < 0)
+        strangers_.erase(current);
+      else if (!goes_on || is_late)
+        leave(current);
+    }
+    if (events[0].revents != 0) accept();
+    const auto now = Clock::now();
+    for (auto again = std::exchange(again_, {}); const auto& [at, peer, connection] : again)
+      if (at <= now)
+        connect(peer, connection);
+      else
+        again_.push_back({at, peer, connection});
+  }
+
+  void connect(int peer, std::size_t connection) {
+    const auto& to = peers_[static_cast<std::size_t>(peer)];
+    const Address address(to.address, to.port);
+    auto& s = strangers_.emplace_back(make_socket(address.family()), Side::opens);
+    set_no_delay(s.socket);
+    s.hello.from = rank_;
+    s.hello.to = peer;
+    s.hello.connection = connection;
+    crypto::random(s.hello.nonce);
+    s.connecting = true;
+    if (::connect(s.socket, address.get(), address.length()) != 0 && errno != EINPROGRESS)
+      leave(std::prev(strangers_.end()));
+  }
+
+  void accept() {
+    for (;;) {
+      const int socket =
+          ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (socket < 0) {
+        if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+        if (!close_one())
+          internal::failf(Errc::resource_exhausted, "tcp: cannot accept a connection: {}",
+                          std::strerror(errno));
+        continue;
+      }
+      set_no_delay(socket);
+      auto& s = strangers_.emplace_back(socket, Side::accepts);
+      crypto::random(s.nonce);
+      const auto accepted = std::ranges::count(strangers_, Side::accepts, &Stranger::side);
+      if (static_cast<std::size_t>(accepted) > most_strangers + missing_) close_one();
+    }
+  }
+
+  /// Closes the accepted connection that has been silent for longest, or else the oldest one.
+  bool close_one() {
+    auto found = strangers_.end();
+    for (auto s = strangers_.begin(); s != strangers_.end(); ++s) {
+      if (s->side != Side::accepts) continue;
+      if (found == strangers_.end()) found = s;
+      if (s->step == 0 && s->got == 0) {
+        found = s;
+        break;
+      }
+    }
+    if (found == strangers_.end()) return false;
+    leave(found);
+    return true;
+  }
+
+  /// Closes a connection; one that this rank has opened is tried again.
+  void leave(Strangers::iterator s) {
+    if (s->side == Side::opens)
+      again_.push_back({Clock::now() + pause_before_again, s->hello.to,
+                        static_cast<std::size_t>(s->hello.connection)});
+    strangers_.erase(s);
+  }
+
+  /// Goes on with a connection. False if it has ended, or its peer has not proved who it is.
+  bool meet(Stranger& s) {
+    if (s.connecting) {
+      int why = 0;
+      socklen_t length = sizeof why;
+      ::getsockopt(s.socket, SOL_SOCKET, SO_ERROR, &why, &length);
+      if (why != 0) {
+        reasons_[static_cast<std::size_t>(s.hello.to)] = std::strerror(why);
+        return false;
+      }
+      s.connecting = false;
+      return send(s, &s.hello, sizeof s.hello);
+    }
+    const auto wanted = s.side == Side::opens ? (s.step == 0 ? sizeof(Answer) : 1)
+                                              : (s.step == 0 ? sizeof(Hello) : sizeof(s.nonce));
+    const auto n = ::recv(s.socket, s.buffer.data() + s.got, wanted - s.got, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (n <= 0) {
+      if (s.side == Side::opens)
+        reasons_[static_cast<std::size_t>(s.hello.to)] = "it closed the connection";
+      return false;
+    }
+    s.got += static_cast<std::size_t>(n);
+    if (s.got < wanted) return true;
+    s.got = 0;
+    ++s.step;
+    return s.side == Side::opens ? opener_meets(s) : accepter_meets(s);
+  }
+
+  bool opener_meets(Stranger& s) {
+    if (s.step == 2) return admit(s, s.hello.to);
+    Answer answer;
+    std::memcpy(&answer, s.buffer.data(), sizeof answer);
+    if (!is_proof(answer.proof, proof_of(secret_, Side::accepts, s.hello, answer.nonce))) {
+      reasons_[static_cast<std::size_t>(s.hello.to)] =
+          "what listens at its address has not proved to be that rank";
+      return false;
+    }
+    const auto proof = proof_of(secret_, Side::opens, s.hello, answer.nonce);
+    return send(s, &proof, sizeof proof);
+  }
+
+  bool accepter_meets(Stranger& s) {
+    if (s.step == 1) {
+      std::memcpy(&s.hello, s.buffer.data(), sizeof s.hello);
+      const auto& h = s.hello;
+      if (h.magic != Hello{}.magic || h.to != rank_ || h.from <= rank_ ||
+          static_cast<std::size_t>(h.from) >= sockets_.size() ||
+          h.connection >= sockets_[static_cast<std::size_t>(h.from)].size())
+        return false;
+      const Answer answer{s.nonce, proof_of(secret_, Side::accepts, h, s.nonce)};
+      return send(s, &answer, sizeof answer);
+    }
+    crypto::Digest proof;
+    std::memcpy(proof.data(), s.buffer.data(), proof.size());
+    if (!is_proof(proof, proof_of(secret_, Side::opens, s.hello, s.nonce))) return false;
+    const std::byte admitted{1};
+    return send(s, &admitted, 1) && admit(s, s.hello.from);
+  }
+
+  /// The connection is that of a peer, and the stranger has it no more. Returns true.
+  bool admit(Stranger& s, int peer) {
+    auto& socket = sockets_[static_cast<std::size_t>(peer)][s.hello.connection];
+    if (socket >= 0) {  // The peer gave up the first one.
+      ::close(socket);
+      ++missing_;
+    }
+    socket = std::exchange(s.socket, -1);
+    --missing_;
+    return true;
+  }
+
+  /// The first bytes of a connection always fit into the kernel's buffer.
+  static bool send(const Stranger& s, const void* data, std::size_t bytes) {
+    return ::send(s.socket, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+  }
+
+  Error late() const {
+    std::string text;
+    int first = -1;
+    for (std::size_t r = 0; r < sockets_.size(); ++r) {
+      if (std::ranges::find(sockets_[r], -1) == sockets_[r].end()) continue;
+      const int peer = static_cast<int>(r);
+      if (first < 0) first = rendezvous_.names()(peer);
+      text += fmt::format("{}rank {}", text.empty() ? "" : ", ", rendezvous_.names()(peer));
+      if (peer < rank_)
+        text += fmt::format(" at {} port {}{}{}", peers_[r].address, peers_[r].port,
+                            reasons_[r].empty() ? "" : ": ", reasons_[r]);
+    }
+    return {Errc::timeout,
+            fmt::format("group '{}': rank {} has no connection to {}", rendezvous_.names().group(),
+                        rendezvous_.names()(rank_), text),
+            {.group = rendezvous_.names().group(), .rank = first}};
+  }
+
+  struct Again {
+    Clock::time_point at;
+    int peer;
+    std::size_t connection;
+  };
+
+  internal::Rendezvous& rendezvous_;
+  const Listener& listener_;
+  int rank_;
+  const std::vector<PeerAddress>& peers_;
+  const crypto::Digest& secret_;
+  std::vector<std::vector<int>> sockets_;
+  std::vector<std::string> reasons_;  // By rank: why the last attempt failed.
+  std::size_t missing_ = 0;
+  Strangers strangers_;
+  std::vector<Again> again_;
+};
+
+}  // namespace
+
+Listener::Listener(const std::string& address) : descriptor_(-1) {
+  const Address at(address, 0);
+  descriptor_ = make_socket(at.family());
+  if (::bind(descriptor_, at.get(), at.length()) != 0 || ::listen(descriptor_, 4096) != 0) {
+    const int why = errno;
+    ::close(descriptor_);
+    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(why));
+  }
+}
+
+Listener::~Listener() {
+  ::close(descriptor_);
+}
+
+int Listener::port() const {
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  ::getsockname(descriptor_, reinterpret_cast<sockaddr*>(&own), &length);
+  return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port
+                                         : reinterpret_cast<const sockaddr_in&>(own).sin_port);
+}
+
+std::vector<std::vector<int>> introduce(internal::Rendezvous& rendezvous, const Listener& listener,
+                                        int rank, const std::vector<PeerAddress>& peers,
+                                        const crypto::Digest& secret) {
+  return Introductions(rendezvous, listener, rank, peers, secret).run();
+}
+
+}  // namespace tutti::backend::tcp

@@ -1,0 +1,743 @@
+#include "links.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "mesh/sockets.hpp"
+#include "values/described.hpp"
+#include "values/fail.hpp"
+
+namespace tutti::backend::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Messages from here on have one part per connection, each of at least half as many bytes.
+constexpr std::size_t split_from = std::size_t{128} << 10;
+/// Up to here a message is copied to be sent: one array costs less than two.
+constexpr std::size_t copied = 2048;
+/// The bytes that one connection moves before others have their turn.
+constexpr std::size_t turn = std::size_t{1} << 20;
+constexpr std::size_t stage_bytes = std::size_t{16} << 10;
+/// Larger messages are announced: of a send, whose receive may come late, and of a collective.
+constexpr std::size_t announced_send = std::size_t{1} << 20;
+constexpr std::size_t announced_call = std::size_t{64} << 20;
+/// Messages without a receive that are kept, of all peers.
+constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30;
+constexpr std::size_t most_forgotten = 4096;
+/// With more peers to read, the kernel says which of them have sent something.
+constexpr int few_peers = 8;
+
+std::size_t count_of_parts(std::size_t bytes, std::size_t connections) {
+  return bytes < split_from ? 1 : std::min(connections, bytes / (split_from / 2));
+}
+
+}  // namespace
+
+Links::Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended,
+             std::size_t ranks, std::size_t cores)
+    : mesh::Links(std::move(ended), ranks, cores), peers_(sockets.size()), announces_(announces) {
+  for (std::size_t r = 0; r < sockets.size(); ++r) {
+    peers_[r].connections.resize(sockets[r].size());
+    for (std::size_t i = 0; i < sockets[r].size(); ++i) {
+      auto& connection = peers_[r].connections[i];
+      connection.socket = sockets[r][i];
+      connection.stage = std::make_unique<std::byte[]>(stage_bytes);
+    }
+  }
+  for (int* epoll : {&epoll_, &watching_epoll_}) {
+    *epoll = ::epoll_create1(EPOLL_CLOEXEC);
+    const auto add = [&](int descriptor, std::uint32_t events, std::uint64_t what) {
+      epoll_event event{};
+      event.events = events;
+      event.data.u64 = what;
+      if (*epoll < 0 || ::epoll_ctl(*epoll, EPOLL_CTL_ADD, descriptor, &event) != 0) {
+        const int why = errno;
+        close();
+        internal::failf(Errc::resource_exhausted, "tcp: cannot watch the connections: {}",
+                        std::strerror(why));
+      }
+    };
+    constexpr auto none = std::numeric_limits<std::uint64_t>::max();
+    add(closed_.descriptor(), EPOLLIN, none);
+    if (epoll == &watching_epoll_) add(event_.descriptor(), EPOLLIN, none);
+    for (std::size_t r = 0; r < peers_.size(); ++r)
+      for (std::size_t i = 0; i < peers_[r].connections.size(); ++i)
+        // Data do not wake the thread in attend(): a waiting thread receives them.
+        add(peers_[r].connections[i].socket,
+            (epoll == &epoll_ ? EPOLLIN | EPOLLOUT : 0U) | EPOLLRDHUP | EPOLLET,
+            r * most_connections + i);
+  }
+}
+
+Links::~Links() {
+  close();
+}
+
+/// Counts what is awaited of a peer.
+void Links::await(Peer& peer, int more) noexcept {
+  const bool before = peer.awaited > 0;
+  peer.awaited += more;
+  awaited_ += (peer.awaited > 0 ? 1 : 0) - (before ? 1 : 0);
+}
+
+void Links::end(Request& request, bool failed) noexcept {
+  if (!request.sends) await(peer_of(request), -1);
+  mesh::Links::end(request, failed);
+}
+
+// Sending.
+
+void Links::send(Request& request, int to, std::uint64_t slot, const void* data, std::size_t bytes,
+                 bool in_call) {
+  auto& peer = peers_[static_cast<std::size_t>(to)];
+  std::unique_ptr<OwnPart> announce;
+  Lock lock(*this);
+  const auto parts = count_of_parts(bytes, peer.connections.size());
+  if (parts > 1) request.parts = std::make_unique<Part[]>(parts - 1);
+  if (announces_ || bytes > announced_call || (!in_call && bytes > announced_send))
+    announce = std::make_unique<OwnPart>();
+  begin(request, to, true);
+  request.slot = slot;
+  request.data = static_cast<std::byte*>(const_cast<void*>(data));
+  request.bytes = bytes;
+  request.parts_left = static_cast<int>(std::max<std::size_t>(parts, 1));
+  if (is_closing() || peer.lost || peer.deaf) return end(request, true);
+  request.part.frame = {.number = peer.sent++, .slot = slot, .bytes = bytes};
+  if (announce == nullptr) return queue_data(peer, request);
+  announce->frame = request.part.frame;
+  announce->frame.kind = Frame::Kind::announce;
+  request.next = std::exchange(peer.announced, &request);
+  await(peer, 1);
+  queue(peer, peer.connections[0], *announce.release());
+}
+
+/// Puts the parts of a message into the queues of the connections.
+void Links::queue_data(Peer& peer, Request& request) noexcept {
+  const auto parts = static_cast<std::size_t>(request.parts_left);
+  const auto frame = request.part.frame;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < parts; ++i) {
+    // The request may end, and its memory with it, while its last part is queued.
+    auto& part = i == 0 ? request.part : request.parts[i - 1];
+    const auto end = i + 1 == parts ? frame.bytes : (i + 1) * (frame.bytes / parts / 64 * 64);
+    part = {.frame = frame, .request = &request};
+    part.frame.begin = begin;
+    part.frame.end = end;
+    begin = end;
+    queue(peer, peer.connections[i], part);
+    if (peer.deaf) return;
+  }
+}
+
+void Links::queue(Peer& peer, Connection& c, Part& part) noexcept {
+  (c.last == nullptr ? c.first : c.last->next) = &part;
+  c.last = &part;
+  if (c.first == &part) write(peer, c);
+}
+
+void Links::send_own(Peer& peer, const Frame& frame) {
+  if (peer.lost || peer.deaf) return;
+  auto part = std::make_unique<OwnPart>();
+  part->frame = frame;
+  queue(peer, peer.connections[0], *part.release());
+}
+
+bool Links::write(Peer& peer, Connection& c) noexcept {
+  bool moved = false;
+  while (c.first != nullptr) {
+    std::array<iovec, 16> arrays;  // NOLINT(*-member-init): of them `count` are used.
+    std::size_t count = 0;
+    std::size_t all = 0;
+    const auto add = [&](void* data, std::size_t bytes) {
+      arrays[count++] = {data, bytes};
+      all += bytes;
+    };
+    for (auto* part = c.first; part != nullptr && count + 2 <= arrays.size() && all < turn;
+         part = part->next) {
+      if (part->done < sizeof(Frame))
+        add(reinterpret_cast<std::byte*>(&part->frame) + part->done, sizeof(Frame) - part->done);
+      const auto at = std::max(part->done, sizeof(Frame)) - sizeof(Frame);
+      const auto bytes = part->frame.end - part->frame.begin;
+      auto* const data = part->request != nullptr ? part->request->data + part->frame.begin
+                                                  : static_cast<OwnPart*>(part)->data.data();
+      if (bytes > at) add(data + at, bytes - at);
+    }
+    ssize_t sent = 0;
+    if (count > 1 && all <= copied) {
+      std::array<std::byte, copied> copy;  // NOLINT(*-member-init)
+      std::size_t at = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        std::memcpy(copy.data() + at, arrays[i].iov_base, arrays[i].iov_len);
+        at += arrays[i].iov_len;
+      }
+      sent = ::send(c.socket, copy.data(), all, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } else {
+      msghdr message{};
+      message.msg_iov = arrays.data();
+      message.msg_iovlen = count;
+      sent = ::sendmsg(c.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) {
+        stop_sending(peer);
+        report(peer);
+      }
+      return moved;
+    }
+    moved = true;
+    advance(c, static_cast<std::size_t>(sent));
+    if (static_cast<std::size_t>(sent) < all) return moved;
+  }
+  return moved;
+}
+
+/// So many bytes of the queue have been sent.
+void Links::advance(Connection& c, std::size_t bytes) noexcept {
+  while (c.first != nullptr) {
+    auto* const part = c.first;
+    const auto whole = sizeof(Frame) + (part->frame.end - part->frame.begin);
+    const auto take = std::min<std::size_t>(bytes, whole - part->done);
+    part->done += take;
+    bytes -= take;
+    if (part->done < whole) return;
+    c.first = part->next;
+    if (c.first == nullptr) c.last = nullptr;
+    if (part->request == nullptr)
+      delete static_cast<OwnPart*>(part);
+    else if (--part->request->parts_left == 0)
+      end(*part->request, false);
+  }
+}
+
+bool Links::write_all() noexcept {
+  bool moved = false;
+  for (auto& peer : peers_)
+    for (auto& c : peer.connections)
+      if (c.first != nullptr) moved = write(peer, c) || moved;
+  return moved;
+}
+
+/// Ends all sends to a peer that cannot get them.
+void Links::stop_sending(Peer& peer) noexcept {
+  peer.deaf = true;
+  const auto stop = [&](Request& request) {  // Several of its parts may be in queues.
+    if (!request.ended) end(request, true);
+  };
+  for (auto& c : peer.connections) {
+    while (c.first != nullptr) {
+      auto* const part = std::exchange(c.first, c.first->next);
+      if (part->request == nullptr)
+        delete static_cast<OwnPart*>(part);
+      else
+        stop(*part->request);
+    }
+    c.last = nullptr;
+  }
+  while (peer.announced != nullptr) {
+    await(peer, -1);
+    stop(*std::exchange(peer.announced, peer.announced->next));
+  }
+}
+
+void Links::go(Peer& peer, std::uint32_t number) noexcept {
+  for (auto** at = &peer.announced; *at != nullptr; at = &(*at)->next) {
+    auto& request = **at;
+    if (request.part.frame.number != number) continue;
+    *at = request.next;
+    await(peer, -1);
+    return queue_data(peer, request);
+  }  // Otherwise the send has been withdrawn.
+}
+
+// Receiving.
+
+void Links::recv(Request& request, int from, std::uint64_t slot, void* data, std::size_t bytes) {
+  Lock lock(*this);
+  auto& peer = peers_[static_cast<std::size_t>(from)];
+  begin(request, from, false);
+  await(peer, 1);
+  request.slot = slot;
+  request.data = static_cast<std::byte*>(data);
+  request.bytes = bytes;
+  request.next = nullptr;
+  if (is_closing()) return end(request, true);
+  if (!peer.incoming.empty() && take_early(peer, request)) return;
+  (peer.last == nullptr ? peer.first : peer.last->next) = &request;
+  peer.last = &request;
+}
+
+/// Gives a new receive the oldest message that waits for it.
+bool Links::take_early(Peer& peer, Request& request) {
+  const auto found = std::ranges::find_if(peer.incoming, [&](const Incoming& m) {
+    return m.request == nullptr && !m.forgotten && m.slot == request.slot;
+  });
+  if (found == peer.incoming.end()) return false;
+  found->request = &request;
+  if (std::exchange(found->announced, false)) {
+    send_own(peer, {.kind = Frame::Kind::go, .number = found->number});
+    return true;
+  }
+  if (found->early != nullptr && std::min<std::size_t>(request.bytes, found->bytes) > 0)
+    // All of it, because parts arrive in any order.
+    std::memcpy(request.data, found->early.get(),
+                std::min<std::size_t>(request.bytes, found->bytes));
+  drop(*found);
+  if (found->got == found->bytes) end_message(peer, *found);
+  return true;
+}
+
+Links::Request* Links::take_posted(Peer& peer, std::uint64_t slot) noexcept {
+  Request* before = nullptr;
+  for (auto* r = peer.first; r != nullptr; before = std::exchange(r, r->next)) {
+    if (r->slot != slot) continue;
+    (before == nullptr ? peer.first : before->next) = r->next;
+    if (peer.last == r) peer.last = before;
+    return r;
+  }
+  return nullptr;
+}
+
+/// Frees the memory of a message without a receive.
+void Links::drop(Incoming& message) noexcept {
+  if (message.early != nullptr) early_bytes_ -= message.bytes;
+  message.early.reset();
+}
+
+/// Makes room for a message without a receive.
+void Links::keep(Peer& peer, Incoming& message) {
+  if (message.bytes > most_early_bytes - early_bytes_)
+    return fail(peer, Errc::resource_exhausted,
+                "more than 1 GiB of messages has arrived for which no receive has been posted");
+  message.early = std::make_unique_for_overwrite<std::byte[]>(message.bytes);
+  early_bytes_ += message.bytes;
+}
+
+/// All of a message has arrived.
+void Links::end_message(Peer& peer, Incoming& message) noexcept {
+  if (auto* const request = std::exchange(message.request, nullptr)) {
+    request->received = message.bytes;
+    end(*request, false);
+  } else if (!message.forgotten) {
+    return;  // It waits for its receive.
+  }
+  drop(message);
+  std::erase_if(peer.incoming, [&](const Incoming& m) { return &m == &message; });
+}
+
+/// Finds the message of the next data frame. It waits if the message of another connection comes
+/// first, or if nobody needs the memory that it would take.
+Links::Step Links::begin_message(Peer& peer, Connection& c) {
+  const auto& f = c.frame;
+  const auto ahead = static_cast<std::int32_t>(f.number - peer.begun);
+  if (ahead > 0) return Step::waits;
+  const auto bytes = f.end - f.begin;
+  if (ahead < 0) {
+    const auto found = std::ranges::find_if(
+        peer.incoming, [&](const Incoming& m) { return m.number == f.number; });
+    if (found == peer.incoming.end() || found->slot != f.slot || found->bytes != f.bytes ||
+        found->announced || bytes > f.bytes - found->promised) {
+      accuse(peer, "a part of no message");
+      return Step::waits;
+    }
+    found->promised += bytes;
+    c.into = &*found;
+    return Step::done;
+  }
+  const bool announced = f.kind == Frame::Kind::announce;
+  const bool forgotten = !peer.forgotten.empty() && peer.forgotten.contains(f.number);
+  auto* const request = forgotten ? nullptr : take_posted(peer, f.slot);
+  const bool is_whole = !announced && bytes == f.bytes;
+  if (request == nullptr && !forgotten && peer.awaited == 0) return Step::waits;
+  auto& message =
+      is_whole && (request != nullptr || forgotten) ? c.whole = {} : peer.incoming.emplace_back();
+  message.number = f.number;
+  message.slot = f.slot;
+  message.bytes = f.bytes;
+  message.promised = bytes;
+  message.request = request;
+  message.announced = announced && request == nullptr;
+  message.forgotten = forgotten;
+  ++peer.begun;
+  if (forgotten) peer.forgotten.erase(f.number);
+  if (announced) {
+    if (request != nullptr) send_own(peer, {.kind = Frame::Kind::go, .number = f.number});
+    c.has_frame = false;
+    return Step::done;
+  }
+  if (request == nullptr && !forgotten) keep(peer, message);
+  c.into = &message;
+  return Step::done;
+}
+
+/// Handles the frame at the head of a connection. Afterwards the frame is gone, or its data have a
+/// place.
+Links::Step Links::open(Peer& peer, Connection& c) {
+  using Kind = Frame::Kind;
+  const auto& f = c.frame;
+  const bool has_data = f.kind == Kind::data;
+  if (f.begin > f.end || f.end > f.bytes || (!has_data && f.end != 0) ||
+      f.bytes > std::uint64_t{std::numeric_limits<std::ptrdiff_t>::max()}) {
+    accuse(peer, "its lengths contradict each other");
+    return Step::waits;
+  }
+  switch (f.kind) {
+    case Kind::data:
+      c.at = f.begin;
+      return begin_message(peer, c);
+    case Kind::announce:
+      return begin_message(peer, c);
+    case Kind::go:
+      go(peer, f.number);
+      break;
+    case Kind::forget:
+      forget(peer, f.number);
+      break;
+    case Kind::revoke:
+      revoke(peer, f.number);
+      break;
+    default:
+      accuse(peer, "of an unknown kind");
+      return Step::waits;
+  }
+  c.has_frame = false;
+  return Step::done;
+}
+
+/// Handles what a connection has in its stage.
+Links::Step Links::handle(Peer& peer, Connection& c) {
+  if (!c.has_frame) {
+    if (c.end - c.begin < sizeof c.frame) return Step::short_of_bytes;
+    std::memcpy(&c.frame, c.stage.get() + c.begin, sizeof c.frame);
+    c.begin += sizeof c.frame;
+    c.has_frame = true;
+  }
+  if (c.into == nullptr) {
+    const auto step = open(peer, c);
+    if (step == Step::waits || !c.has_frame || c.into == nullptr) return step;
+  }
+  auto& message = *c.into;
+  const auto take = std::min<std::uint64_t>(c.end - c.begin, c.frame.end - c.at);
+  if (const auto to = place(c); take > 0 && !to.empty())
+    std::memcpy(to.data(), c.stage.get() + c.begin, std::min<std::uint64_t>(take, to.size()));
+  c.begin += take;
+  c.at += take;
+  message.got += take;
+  if (c.at < c.frame.end) return Step::short_of_bytes;
+  c.into = nullptr;
+  c.has_frame = false;
+  if (message.got == message.bytes) end_message(peer, message);
+  return Step::done;
+}
+
+/// The memory for the next bytes of a message; none if they are not wanted.
+std::span<std::byte> Links::place(const Connection& c) noexcept {
+  const auto& m = *c.into;
+  if (m.request != nullptr) {
+    const auto end = std::min<std::uint64_t>(m.request->bytes, c.frame.end);
+    return {m.request->data + std::min(c.at, end), end - std::min(c.at, end)};
+  }
+  if (m.early != nullptr) return {m.early.get() + c.at, c.frame.end - c.at};
+  return {};
+}
+
+bool Links::read(Peer& peer, Connection& c) {
+  bool moved = false;
+  bool is_dry = false;
+  for (std::size_t bytes = 0; !c.closed && !fault_;) {
+    auto step = Step::done;
+    while ((step = handle(peer, c)) == Step::done) moved = true;
+    if (step == Step::waits || is_dry || bytes >= turn) return moved;
+    // What nobody awaits stays in the kernel.
+    if (peer.awaited == 0) return moved;
+    std::memmove(c.stage.get(), c.stage.get() + c.begin, c.end - c.begin);
+    c.end -= std::exchange(c.begin, 0);
+    const auto direct = c.into != nullptr ? place(c) : std::span<std::byte>();
+    const std::size_t room = stage_bytes - c.end;
+    ssize_t got = 0;
+    if (direct.empty()) {
+      got = ::recv(c.socket, c.stage.get() + c.end, room, MSG_DONTWAIT);
+    } else {
+      std::array<iovec, 2> arrays{{{direct.data(), direct.size()}, {c.stage.get() + c.end, room}}};
+      msghdr message{};
+      message.msg_iov = arrays.data();
+      message.msg_iovlen = arrays.size();
+      got = ::recvmsg(c.socket, &message, MSG_DONTWAIT);
+    }
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) {
+      c.readable = false;
+      return moved;
+    }
+    if (got <= 0) {
+      c.closed = true;
+      peer.lost = std::ranges::all_of(peer.connections, &Connection::closed);
+      report(peer);
+      return true;
+    }
+    moved = true;
+    const auto count = static_cast<std::size_t>(got);
+    bytes += count;
+    is_dry = count < direct.size() + room;
+    const auto placed = std::min(count, direct.size());
+    if (c.into != nullptr) {
+      c.at += placed;
+      c.into->got += placed;
+    }
+    c.end += count - placed;
+  }
+  return moved;
+}
+
+bool Links::read_all(Peer& peer) noexcept {
+  bool moved = false;
+  try {
+    for (auto& c : peer.connections)
+      if (c.readable || c.has_frame || awaited_ <= few_peers) moved = read(peer, c) || moved;
+  } catch (const std::bad_alloc&) {
+    fail(peer, Errc::resource_exhausted, "there is no memory for its messages");
+  }
+  return moved;
+}
+
+void Links::forget(Peer& peer, std::uint32_t number) {
+  if (static_cast<std::int32_t>(number - peer.begun) >= 0) {
+    // Its parts are still in other connections.
+    peer.forgotten.insert(number);
+    if (peer.forgotten.size() > most_forgotten) accuse(peer, "it withdraws too many messages");
+    return;
+  }
+  for (auto& message : peer.incoming) {
+    if (message.number != number || message.request != nullptr) continue;
+    message.forgotten = true;
+    drop(message);
+    if (message.got == message.bytes) end_message(peer, message);
+    return;
+  }  // Otherwise a receive has matched it.
+}
+
+void Links::revoke(Peer& peer, std::uint32_t number) noexcept {
+  const auto found = std::ranges::find_if(
+      peer.incoming, [&](const Incoming& m) { return m.number == number && m.promised == 0; });
+  if (found == peer.incoming.end()) return;
+  if (auto* const request = found->request) {  // It waits for the next message again.
+    request->next = std::exchange(peer.first, request);
+    if (peer.last == nullptr) peer.last = request;
+  }
+  peer.incoming.erase(found);
+}
+
+bool Links::has_arrived(int from, std::uint64_t slot) {
+  Lock lock(*this);
+  if (is_closing()) return false;
+  auto& peer = peers_[static_cast<std::size_t>(from)];
+  await(peer, 1);
+  read_all(peer);
+  await(peer, -1);
+  return std::ranges::any_of(peer.incoming, [&](const Incoming& m) {
+    return m.slot == slot && m.request == nullptr && !m.forgotten;
+  });
+}
+
+// Withdrawals.
+
+/// The queues keep copies of what they still have to send of a request.
+void Links::give_copies(Peer& peer, Request& request) {
+  for (auto& c : peer.connections)
+    for (auto** at = &c.first; *at != nullptr; at = &(*at)->next) {
+      auto& part = **at;
+      if (part.request != &request) continue;
+      auto copy = std::make_unique<OwnPart>();
+      static_cast<Part&>(*copy) = part;
+      copy->request = nullptr;
+      const auto* const data = request.data + part.frame.begin;
+      copy->data.assign(data, data + (part.frame.end - part.frame.begin));
+      if (c.last == &part) c.last = copy.get();
+      *at = copy.release();
+    }
+}
+
+void Links::withdraw(Request& request) noexcept {
+  Lock lock(*this);
+  auto& peer = peer_of(request);
+  if (request.sends) {
+    if (request.failed || peer.deaf || peer.lost || peer.connections.empty()) {
+      if (!request.ended) {
+        stop_sending(peer);
+        if (!request.ended) end(request, true);
+      }
+      return;
+    }
+    Frame frame{.kind = Frame::Kind::forget, .number = request.part.frame.number};
+    try {
+      for (auto** at = &peer.announced; *at != nullptr; at = &(*at)->next)
+        if (*at == &request) {
+          *at = request.next;
+          await(peer, -1);
+          frame.kind = Frame::Kind::revoke;
+          break;
+        }
+      if (!request.ended) give_copies(peer, request);
+      send_own(peer, frame);
+    } catch (const std::bad_alloc&) {
+      stop_sending(peer);
+      fail(peer, Errc::resource_exhausted, "there is no memory to withdraw a message");
+    }
+  } else if (!request.ended) {
+    unlink(peer, request);
+  }
+  if (!request.ended) end(request, true);
+}
+
+/// Takes a receive out of the lists. What arrives for it is not wanted.
+void Links::unlink(Peer& peer, Request& request) noexcept {
+  Request* before = nullptr;
+  for (auto* r = peer.first; r != nullptr; before = std::exchange(r, r->next)) {
+    if (r != &request) continue;
+    (before == nullptr ? peer.first : before->next) = r->next;
+    if (peer.last == r) peer.last = before;
+    return;
+  }
+  const auto leave = [&](Incoming& message) {
+    if (message.request != &request) return;
+    message.request = nullptr;
+    message.forgotten = true;
+  };
+  for (auto& message : peer.incoming) leave(message);
+  for (auto& c : peer.connections) leave(c.whole);
+}
+
+// Progress, ends, faults.
+
+bool Links::progress() noexcept {
+  if (awaited_ > few_peers) collect(epoll_, 0ms, nullptr);
+  bool moved = false;
+  for (auto& peer : peers_)
+    if (peer.awaited > 0 && !peer.lost) moved = read_all(peer) || moved;
+  return write_all() || moved;
+}
+
+void Links::drain(int peer) noexcept {
+  while (read_all(peers_[static_cast<std::size_t>(peer)])) {
+  }
+}
+
+void Links::collect(int epoll, std::chrono::milliseconds time, Lock* lock) noexcept {
+  std::array<epoll_event, 64> events;  // NOLINT(*-member-init)
+  if (lock != nullptr) lock->get().unlock();
+  const int count =
+      ::epoll_wait(epoll, events.data(), events.size(), static_cast<int>(time.count()));
+  if (lock != nullptr) lock->take();
+  for (int i = 0; i < count; ++i) {
+    const auto& event = events[static_cast<std::size_t>(i)];
+    const auto at = event.data.u64 / most_connections;
+    if (at >= peers_.size()) continue;  // Of event_ or closed_.
+    auto& peer = peers_[at];
+    const auto connection = event.data.u64 % most_connections;
+    if (connection >= peer.connections.size()) continue;  // After close().
+    peer.connections[connection].readable = true;
+    if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0U) report(peer);
+  }
+}
+
+void Links::sleep(Lock& lock, bool watches, bool moves, std::chrono::milliseconds time) {
+  if (!watches) return collect(epoll_, time, &lock);
+  std::array<pollfd, 2> events{{{watching_epoll_, POLLIN, 0}, {moves ? epoll_ : -1, POLLIN, 0}}};
+  lock.get().unlock();
+  (void)::poll(events.data(), events.size(), static_cast<int>(time.count()));
+  lock.take();
+  if (is_closing()) return;
+  collect(watching_epoll_, 0ms, nullptr);
+  if (moves) collect(epoll_, 0ms, nullptr);
+}
+
+/// The connection to a peer has ended, or is about to.
+void Links::report(Peer& peer) noexcept {
+  if (!std::exchange(peer.ending, true)) report_end(static_cast<int>(&peer - peers_.data()));
+}
+
+void Links::accuse(Peer& peer, const char* why) noexcept {
+  fail(peer, Errc::backend, why);
+}
+
+/// Ends the mesh: the watching thread takes the error.
+void Links::fail(Peer& peer, Errc code, const char* why) noexcept {
+  if (fault_) return;
+  const auto rank = &peer - peers_.data();
+  fault_ = internal::described(
+      code, [&] { return Error(code, fmt::format("tcp: a frame of rank {}: {}", rank, why)); });
+  event_.set();
+}
+
+std::optional<Error> Links::fault() {
+  Lock lock(*this);
+  return fault_;
+}
+
+void Links::flush(Deadline limit) {
+  Lock lock(*this);
+  const auto waits = [&] {
+    return std::ranges::any_of(peers_, [](const Peer& peer) {
+      return std::ranges::any_of(peer.connections, [](const Connection& c) { return c.first; });
+    });
+  };
+  while (waits() && !limit.expired())
+    if (!write_all()) collect(epoll_, 1ms, nullptr);
+  std::vector<int> sockets;
+  for (const auto& peer : peers_)
+    for (const auto& c : peer.connections)
+      if (!peer.ending) sockets.push_back(c.socket);
+  mesh::drain(sockets);
+}
+
+std::optional<int> Links::unreceived() {
+  Lock lock(*this);
+  if (is_closing()) return std::nullopt;
+  for (auto& peer : peers_) {
+    await(peer, 1);
+    if (!peer.lost) read_all(peer);
+    await(peer, -1);
+    if (std::ranges::any_of(peer.incoming,
+                            [](const Incoming& m) { return m.request == nullptr && !m.forgotten; }))
+      return static_cast<int>(&peer - peers_.data());
+  }
+  return std::nullopt;
+}
+
+void Links::close() noexcept {
+  Lock lock(*this);
+  if (!stop(lock)) return;
+  for (auto& peer : peers_) {
+    stop_sending(peer);
+    while (peer.first != nullptr) end(*std::exchange(peer.first, peer.first->next), true);
+    peer.last = nullptr;
+    const auto stop_receiving = [&](Incoming& message) {
+      if (message.request != nullptr) end(*std::exchange(message.request, nullptr), true);
+    };
+    for (auto& message : peer.incoming) stop_receiving(message);
+    for (auto& c : peer.connections) {
+      stop_receiving(c.whole);
+      ::close(c.socket);
+    }
+    peer.connections.clear();
+    peer.incoming.clear();
+  }
+  for (const int epoll : {epoll_, watching_epoll_})
+    if (epoll >= 0) ::close(epoll);
+}
+
+}  // namespace tutti::backend::tcp
