@@ -86,6 +86,7 @@ void Links::attend(std::chrono::milliseconds time) {
     const auto rest = std::chrono::ceil<std::chrono::milliseconds>(limit.remaining());
     if (rest <= 0ms) return;
     alerted_ = alerted_ && pending_ > 0;
+    idle_ = true;
     ++asleep_;
     sleep(lock, true, alerted_ && !progressing_,
           alerted_ && progressing_ ? std::min<std::chrono::milliseconds>(rest, 1ms) : rest);

@@ -118,8 +118,9 @@ class Links {
   internal::Polling polling_;
 
  protected:
-  Event event_;   // For the thread in attend().
-  Event closed_;  // Ends every sleep, once set.
+  bool idle_ = false;  // attend() has begun to wait since this was cleared.
+  Event event_;        // For the thread in attend().
+  Event closed_;       // Ends every sleep, once set.
 
  private:
   std::mutex mutex_;

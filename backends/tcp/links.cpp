@@ -115,6 +115,9 @@ void Links::send(Request& request, int to, std::uint64_t slot, const void* data,
   request.data = static_cast<std::byte*>(const_cast<void*>(data));
   request.bytes = bytes;
   request.parts_left = static_cast<int>(std::max<std::size_t>(parts, 1));
+  // A small message to a peer that ended while this rank made no calls would otherwise count as
+  // sent.
+  if (!is_closing() && std::exchange(idle_, false)) collect(watching_epoll_, 0ms, nullptr);
   if (is_closing() || peer.lost || peer.deaf) return end(request, true);
   request.part.frame = {.number = peer.sent++, .slot = slot, .bytes = bytes};
   if (announce == nullptr) return queue_data(peer, request);
@@ -193,10 +196,7 @@ bool Links::write(Peer& peer, Connection& c) noexcept {
     }
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (errno != EAGAIN) {
-        stop_sending(peer);
-        report(peer);
-      }
+      if (errno != EAGAIN) report(peer);
       return moved;
     }
     moved = true;
@@ -667,7 +667,9 @@ void Links::sleep(Lock& lock, bool watches, bool moves, std::chrono::millisecond
 
 /// The connection to a peer has ended, or is about to.
 void Links::report(Peer& peer) noexcept {
-  if (!std::exchange(peer.ending, true)) report_end(static_cast<int>(&peer - peers_.data()));
+  if (std::exchange(peer.ending, true)) return;
+  stop_sending(peer);  // No peer ends one direction alone.
+  report_end(static_cast<int>(&peer - peers_.data()));
 }
 
 void Links::accuse(Peer& peer, const char* why) noexcept {

@@ -19,9 +19,9 @@ inline std::vector<std::string> backends_between_processes() {
     });
   };
   std::vector<std::string> found;
-  for (const std::string backend : {"gloo", "shm", "ucx"})
+  for (const std::string backend : {"gloo", "shm", "tcp", "ucx"})
     if (can_run(backend)) found.push_back(backend);
-  for (const std::string outer : {"gloo", "ucx"})
+  for (const std::string outer : {"gloo", "tcp", "ucx"})
     if (can_run("hier") && can_run("shm") && can_run(outer)) found.push_back("hier:shm+" + outer);
   return found;
 }
