@@ -43,7 +43,7 @@ Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<b
     }
     if (!progressing_) {
       progressing_ = true;
-      (void)polling_.until([&] {
+      (void)polling_->until([&] {
         do {
           lock.give_way();
           if (closing_) return true;
@@ -59,6 +59,10 @@ Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<b
       }
       progressing_ = false;
       if (sleeping_ > 0) changed_.notify_all();
+      if (has_lines_) {
+        log_lines(lock.get());
+        lock.take();
+      }
     } else {
       // The other thread may sleep without knowing of this request.
       if (asleep_ > 0 && progress()) continue;
@@ -83,6 +87,7 @@ void Links::attend(std::chrono::milliseconds time) {
   while (!closing_) {
     while (!closing_ && !progressing_ && !limit.expired() && progress()) lock.give_way();
     if (closing_) return;  // While it gave way.
+    serve();
     const auto rest = std::chrono::ceil<std::chrono::milliseconds>(limit.remaining());
     if (rest <= 0ms) return;
     alerted_ = alerted_ && pending_ > 0;
@@ -96,7 +101,10 @@ void Links::attend(std::chrono::milliseconds time) {
 }
 
 bool Links::stop(Lock& lock) noexcept {
-  if (std::exchange(closing_, true)) return false;
+  if (std::exchange(closing_, true)) {
+    changed_.wait(lock.get(), [&] { return is_closed_; });
+    return false;
+  }
   changed_.notify_all();
   event_.set();
   closed_.set();
@@ -104,6 +112,11 @@ bool Links::stop(Lock& lock) noexcept {
   while (progressing_ || asleep_ > 0) changed_.wait_for(lock.get(), 1ms);
   --sleeping_;
   return true;
+}
+
+void Links::set_closed() noexcept {
+  is_closed_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace tutti::backend::mesh

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <tutti/deadline.hpp>
@@ -43,6 +44,8 @@ class Links {
   virtual ~Links() = default;
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
+  /// The number of ranks that share so many cores, by which threads decide how they wait.
+  void set_polling(std::size_t ranks, std::size_t cores) { polling_.emplace(ranks, cores); }
 
   /// `cancelled` may be set by any thread, and is looked at in intervals of 20 ms at the most.
   Outcome wait(Request& request, Deadline limit, const std::atomic<bool>& cancelled);
@@ -57,15 +60,17 @@ class Links {
 
  protected:
   /// `ended(peer)` is called when the connection to a peer has ended, with the lock, so it must not
-  /// call this object. So many ranks of this host share so many cores.
-  Links(std::function<void(int peer)> ended, std::size_t ranks, std::size_t cores)
-      : ended_(std::move(ended)), polling_(ranks, cores) {}
+  /// call this object.
+  explicit Links(std::function<void(int peer)> ended) : ended_(std::move(ended)) {}
 
   /// Holds the lock. A thread that makes progress gives it to a thread that wants it.
   class Lock {
    public:
     explicit Lock(Links& links) : links_(links), lock_(links.mutex_, std::try_to_lock) {
       if (!lock_) take();
+    }
+    ~Lock() {
+      if (links_.has_lines_) links_.log_lines(lock_);
     }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
@@ -91,6 +96,11 @@ class Links {
   /// in attend(), which event_ and the end of a connection wake too. closed_ wakes all.
   virtual void sleep(Lock& lock, bool watches, bool moves, std::chrono::milliseconds time) = 0;
 
+  /// Called by the thread in attend(), each time before it sleeps.
+  virtual void serve() noexcept {}
+  /// Calls the logger, after `lock` has been unlocked, so that it may call this object.
+  virtual void log_lines(std::unique_lock<std::mutex>& /*lock*/) noexcept {}
+
   void begin(Request& request, int peer, bool sends) noexcept {
     request.peer = peer;
     request.sends = sends;
@@ -108,19 +118,21 @@ class Links {
     event_.set();
     if (sleeping_ > 0) changed_.notify_all();
   }
-  /// Wakes all threads, and waits until none makes progress or sleeps without the lock. Returns
-  /// false if another thread has called it.
+  /// Begins to close: wakes all threads, and waits until none makes progress or sleeps without the
+  /// lock. False if another thread has called it; then it waits for set_closed().
   bool stop(Lock& lock) noexcept;
+  void set_closed() noexcept;
   bool is_closing() const noexcept { return closing_; }
 
  private:
   std::function<void(int peer)> ended_;
-  internal::Polling polling_;
+  std::optional<internal::Polling> polling_{std::in_place, 2, 1};
 
  protected:
-  bool idle_ = false;  // attend() has begun to wait since this was cleared.
-  Event event_;        // For the thread in attend().
-  Event closed_;       // Ends every sleep, once set.
+  bool has_lines_ = false;  // For the logger.
+  bool idle_ = false;       // attend() has begun to wait since this was cleared.
+  Event event_;             // For the thread in attend().
+  Event closed_;            // Ends every sleep, once set.
 
  private:
   std::mutex mutex_;
@@ -132,6 +144,7 @@ class Links {
   int pending_ = 0;              // Requests that have not ended.
   bool alerted_ = false;         // The thread in attend() knows that there may be requests.
   bool closing_ = false;
+  bool is_closed_ = false;
 };
 
 }  // namespace tutti::backend::mesh

@@ -47,9 +47,8 @@ std::size_t count_of_parts(std::size_t bytes, std::size_t connections) {
 
 }  // namespace
 
-Links::Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended,
-             std::size_t ranks, std::size_t cores)
-    : mesh::Links(std::move(ended), ranks, cores), peers_(sockets.size()), announces_(announces) {
+Links::Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended)
+    : mesh::Links(std::move(ended)), peers_(sockets.size()), announces_(announces) {
   for (std::size_t r = 0; r < sockets.size(); ++r) {
     peers_[r].connections.resize(sockets[r].size());
     for (std::size_t i = 0; i < sockets[r].size(); ++i) {
@@ -571,7 +570,7 @@ void Links::give_copies(Peer& peer, Request& request) {
     }
 }
 
-void Links::withdraw(Request& request) noexcept {
+bool Links::withdraw(Request& request) noexcept {
   Lock lock(*this);
   auto& peer = peer_of(request);
   if (request.sends) {
@@ -580,7 +579,7 @@ void Links::withdraw(Request& request) noexcept {
         stop_sending(peer);
         if (!request.ended) end(request, true);
       }
-      return;
+      return true;
     }
     Frame frame{.kind = Frame::Kind::forget, .number = request.part.frame.number};
     try {
@@ -601,6 +600,7 @@ void Links::withdraw(Request& request) noexcept {
     unlink(peer, request);
   }
   if (!request.ended) end(request, true);
+  return true;
 }
 
 /// Takes a receive out of the lists. What arrives for it is not wanted.
@@ -740,6 +740,7 @@ void Links::close() noexcept {
   }
   for (const int epoll : {epoll_, watching_epoll_})
     if (epoll >= 0) ::close(epoll);
+  set_closed();
 }
 
 }  // namespace tutti::backend::tcp

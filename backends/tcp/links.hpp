@@ -50,11 +50,9 @@ class Links final : public mesh::Links {
  public:
   struct Request;
 
-  /// `sockets`: by rank, connected and non-blocking; owned. So many ranks of this host share so
-  /// many cores. `announces`: every message is announced, so that a send ends only when its message
-  /// has been matched.
-  Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended,
-        std::size_t ranks, std::size_t cores);
+  /// `sockets`: by rank, connected and non-blocking; owned. `announces`: every message is
+  /// announced, so that a send ends only when its message has been matched.
+  Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended);
   ~Links() override;
 
   /// A frame of a request in the queue of a connection.
@@ -81,8 +79,8 @@ class Links final : public mesh::Links {
   /// Makes progress. True if a message with this slot has arrived that no receive has taken.
   bool has_arrived(int peer, std::uint64_t slot);
   /// Ends a request before its time: its message will not be matched, and is forgotten if it has
-  /// been sent. Never waits.
-  void withdraw(Request& request) noexcept;
+  /// been sent. Never waits; returns true.
+  bool withdraw(Request& request) noexcept;
   /// Waits until posted messages have been sent, and ends the connections in this direction.
   void flush(Deadline limit);
   /// The sender of a message that this rank has not received; empty if there is none.
@@ -94,6 +92,8 @@ class Links final : public mesh::Links {
 
   /// Most connections to one peer.
   static constexpr int most_connections = 16;
+  /// The kernel reports every end.
+  static constexpr bool may_miss_ends = false;
 
  private:
   /// A message of the peer that has begun to arrive, or is announced.

@@ -112,8 +112,8 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
     if (locations[r]->identity.boot == here.identity.boot)
       for (const int socket : sockets[r]) mesh::use_reno(socket);
   }
-  made.links = std::make_shared<Links>(std::move(sockets), init.checked, std::move(ended),
-                                       cores.size(), internal::count_cores(cores));
+  made.links = std::make_shared<Links>(std::move(sockets), init.checked, std::move(ended));
+  made.links->set_polling(cores.size(), internal::count_cores(cores));
   made.transport = most == 1 ? fmt::format("tcp/{}", interface.name)
                              : fmt::format("tcp/{}, {} connections to a rank of another host",
                                            interface.name, most);

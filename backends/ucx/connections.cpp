@@ -17,25 +17,25 @@ namespace tutti::backend::ucx {
 
 Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transports, Logger logger,
                std::function<void(int peer)> ended)
-    : api_(api),
+    : mesh::Links(std::move(ended)),
+      api_(api),
       rank_(rank),
       report_ends_(transports.report_ends),
       logger_(std::move(logger)),
       collector_([this](LogLevel level, std::string_view text) {
         // UCX has a line for each message that was not received.
-        if (closing_ && !lines_.empty()) {
+        if (is_closing() && !lines_.empty()) {
           ++lines_left_out_;
           return;
         }
         try {
           lines_.emplace_back(level, text);
+          has_lines_ = true;
         } catch (const std::bad_alloc&) {  // Called by UCX, which is C.
         }
       }),
-      ended_(std::move(ended)),
       endpoints_(static_cast<std::size_t>(size)) {
   ends_.reserve(endpoints_.size());
-  polling_.emplace(2, 1);
   const LogTo log(logger_);
   const Config config(api, transports);
   ucp_params_t wanted{};
@@ -64,7 +64,6 @@ Worker::~Worker() {
 }
 
 std::string Worker::address() const {
-  const std::lock_guard lock(mutex_);
   ucp_address_t* data = nullptr;
   std::size_t bytes = 0;
   check(api_, api_.worker_get_address(worker_, &data, &bytes), "ucp_worker_get_address");
@@ -75,6 +74,7 @@ std::string Worker::address() const {
 
 void Worker::connect(int peer, std::string_view address) {
   Lock lock(*this);
+  const LogTo log(collector_);
   auto& endpoint = endpoints_[static_cast<std::size_t>(peer)];
   endpoint.worker = this;
   endpoint.peer = peer;
@@ -96,14 +96,12 @@ void Worker::failed(void* endpoint, ucp_ep_h, ucs_status_t) {
 
 void Worker::lose(Endpoint& endpoint) {
   if (std::exchange(endpoint.lost, true)) return;
-  if (sleeping_ > 0) changed_.notify_all();
-  ended_(endpoint.peer);
-  event_.set();
+  report_end(endpoint.peer);
 }
 
 void Worker::set_lost(int peer) {
   Lock lock(*this);
-  if (!closing_) lose(endpoints_[static_cast<std::size_t>(peer)]);
+  if (!is_closing()) lose(endpoints_[static_cast<std::size_t>(peer)]);
 }
 
 void Worker::drive(ucs_status_ptr_t handle, Deadline limit) {
@@ -115,7 +113,8 @@ void Worker::drive(ucs_status_ptr_t handle, Deadline limit) {
 
 void Worker::flush(Deadline limit) {
   Lock lock(*this);
-  if (closing_) return;
+  if (is_closing()) return;
+  const LogTo log(collector_);
   const ucp_request_param_t none{};
   ends_.clear();
   for (const auto& endpoint : endpoints_)
@@ -140,18 +139,8 @@ void Worker::close_endpoints() {
 
 void Worker::close() noexcept {
   Lock lock(*this);
-  if (std::exchange(closing_, true)) {
-    changed_.wait(lock.get(), [&] { return worker_ == nullptr; });
-    return;
-  }
-  changed_.notify_all();
-  event_.set();
-  ++sleeping_;
-  while (progressing_ || polling_threads_ > 0) {
-    api_.worker_signal(worker_);
-    changed_.wait_for(lock.get(), std::chrono::milliseconds(1));
-  }
-  --sleeping_;
+  if (!stop(lock)) return;
+  const LogTo log(collector_);
   for (auto* request = in_flight_; request != nullptr;) {
     auto* const next = request->after;
     if (!request->sends) api_.request_cancel(worker_, request->handle);
@@ -163,9 +152,9 @@ void Worker::close() noexcept {
   // UCX has forgotten requests that it could not end.
   for (; in_flight_ != nullptr; in_flight_ = in_flight_->after) {
     in_flight_->status = UCS_ERR_CANCELED;
-    in_flight_->ended = true;
+    in_flight_->failed = in_flight_->ended = true;
   }
-  changed_.notify_all();
+  set_closed();
 }
 
 }  // namespace tutti::backend::ucx

@@ -137,10 +137,12 @@ class Connector {
                       "unauthenticated peers away; use the backend gloo, or transports without tcp",
                       names_.group(), names_(init_.rank));
     Connections made;
+    std::vector<Process> processes;
     for (int r = 0; r < init_.size; ++r) {
-      made.processes.push_back(peers[static_cast<std::size_t>(r)].process);
+      processes.push_back(peers[static_cast<std::size_t>(r)].process);
       if (locations_[static_cast<std::size_t>(r)]->serves_store) made.server = r;
     }
+    if (!transports_.report_ends) worker.set_processes(std::move(processes));
     return made;
   }
 
@@ -243,8 +245,8 @@ class Connector {
     for (int r = 0; r < init_.size; ++r) {
       if (r == init_.rank) continue;
       auto* const pair = &requests[2 * static_cast<std::size_t>(r)];
-      worker.recv(pair[0], r, Worker::tag_of(r, slot.value()), nullptr, 0);
-      worker.send(pair[1], r, Worker::tag_of(init_.rank, slot.value()), nullptr, 0);
+      worker.recv(pair[0], r, slot.value(), nullptr, 0);
+      worker.send(pair[1], r, slot.value(), nullptr, 0, true);
     }
     try {
       for (auto& request : requests)

@@ -30,7 +30,6 @@ std::string printed(const Print& print) {
 }  // namespace
 
 std::string Worker::transports() const {
-  const std::lock_guard lock(mutex_);
   std::set<std::string> found;
   for (const auto& endpoint : endpoints_) {
     if (endpoint.handle == nullptr) continue;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,8 +14,9 @@
 
 #include "collectives/algorithms.hpp"
 #include "mesh/backend.hpp"
+#include "mesh/linked_mesh.hpp"
 #include "ucx/config.hpp"
-#include "ucx/mesh.hpp"
+#include "ucx/rendezvous.hpp"
 
 namespace tutti::backend::ucx {
 namespace {
@@ -84,6 +86,19 @@ bool is_beyond_tcp() {
 }
 
 }  // namespace
+
+std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
+  if (init.group.size == 1) return mesh::mesh_of_one();
+  auto ended = std::make_shared<mesh::EndedPeers>(init.group.size);
+  auto made = rendezvous(init, [ended](int peer) { ended->add(peer); });
+  // Checked mode compares the records of a message while its two sides wait for each other.
+  if (init.group.checked) made.worker->set_synchronous();
+  auto transports = made.worker->transports();
+  auto mesh = std::make_shared<mesh::LinkedMesh<Worker>>(
+      init.group, made.server, std::move(made.worker), std::move(ended), std::move(transports));
+  mesh->watch(mesh);
+  return mesh;
+}
 
 extern const BackendEntry entry;
 const BackendEntry entry{

@@ -7,32 +7,27 @@
 
 namespace tutti::backend::ucx {
 
-bool Worker::withdraw(Request& request, Deadline limit) {
+bool Worker::withdraw(Request& request) {
+  const auto limit = Deadline::after(std::chrono::seconds(2));
+  const std::atomic<bool> never{false};
   {
     Lock lock(*this);
-    if (closing_) {
-      changed_.wait(lock.get(), [&] { return worker_ == nullptr; });
-      return true;
-    }
-    if (request.sends) {
+    const LogTo log(collector_);
+    if (!is_closing() && request.sends) {
       auto& withdrawal = discarded_.emplace_back();
       withdrawal.kind = Discarded::Kind::withdrawal_sent;
       withdrawal.tag = request.tag;
-      withdrawal.request = {.peer = request.peer,
-                            .tag = withdrawal_of(rank_),
-                            .sends = true,
-                            .ended = false,
-                            .worker = this};
+      post(withdrawal.request, request.peer, withdrawal_of(rank_), true);
       begin(withdrawal.request,
             post_send(withdrawal.request, &withdrawal.tag, sizeof withdrawal.tag));
-    } else if (!request.ended) {
+    } else if (!is_closing() && !request.ended) {
       api_.request_cancel(worker_, request.handle);
     }
   }
   // A receive that has been matched ends when all of its data has arrived.
-  const std::atomic<bool> never{false};
   const auto outcome = wait(request, limit, never);
-  return outcome == Outcome::ended || (outcome == Outcome::closed && withdraw(request, limit));
+  if (outcome == Outcome::closed) close();  // Waits until UCX has forgotten the message.
+  return outcome == Outcome::ended || outcome == Outcome::closed;
 }
 
 bool Worker::discard(ucp_tag_t tag, ucp_tag_t mask, bool is_withdrawal) {
@@ -41,7 +36,7 @@ bool Worker::discard(ucp_tag_t tag, ucp_tag_t mask, bool is_withdrawal) {
   if (message == nullptr) return false;
   auto& d = discarded_.emplace_back();
   d.kind = is_withdrawal ? Discarded::Kind::withdrawal_received : Discarded::Kind::message_received;
-  d.request = {.ended = false, .worker = this};
+  post(d.request, 0, 0, false);
   auto p = parameters(d.request);
   p.cb.recv = received;
   // A message that does not fit is truncated: its bytes are not transferred, and its sender ends.
@@ -50,7 +45,10 @@ bool Worker::discard(ucp_tag_t tag, ucp_tag_t mask, bool is_withdrawal) {
   return true;
 }
 
-void Worker::serve_withdrawals() {
+void Worker::serve() noexcept {
+  const LogTo log(collector_);
+  for (std::size_t r = 0; r < processes_.size(); ++r)
+    if (!processes_[r].is_alive()) lose(endpoints_[r]);
   while (discard(0, hash_mask, true)) {
   }
   for (auto d = discarded_.begin(); d != discarded_.end();) {
@@ -67,9 +65,9 @@ void Worker::serve_withdrawals() {
 
 std::optional<int> Worker::unreceived() {
   Lock lock(*this);
-  if (closing_) return std::nullopt;
+  if (is_closing()) return std::nullopt;
   drain();
-  serve_withdrawals();
+  serve();
   ucp_tag_recv_info_t info{};
   if (api_.tag_probe(worker_, 0, 0, 0, &info) == nullptr) return std::nullopt;
   return static_cast<int>(info.sender_tag >> rank_shift);

@@ -11,7 +11,7 @@
 
 #include "mesh/group.hpp"
 #include "support/ranks.hpp"
-#include "ucx/mesh.hpp"
+#include "ucx/rendezvous.hpp"
 
 namespace tutti::test {
 namespace {

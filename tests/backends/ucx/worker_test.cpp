@@ -49,9 +49,9 @@ TEST(UcxWorker, TheLoggerMayUseTheWorker) {
   int number = 7;
   for (const std::uint64_t slot : {1U, 2U}) {
     Worker::Request sent;
-    sender.send(sent, 0, Worker::tag_of(1, slot), &number, sizeof number);
+    sender.send(sent, 0, slot, &number, sizeof number, true);
     Worker::Request received;
-    if (slot == 2) receiver->recv(received, 1, Worker::tag_of(1, 2), &number, sizeof number);
+    if (slot == 2) receiver->recv(received, 1, 2, &number, sizeof number);
     for (int i = 0; i < 100 && !(sent.ended && received.ended); ++i) {
       sender.attend(1ms);
       receiver->attend(10ms);
