@@ -36,7 +36,7 @@ struct SoftmaxTerms {
   T scale = 0, floor = 0;  ///< `floor` is subtracted from each softmax.
   const T* row_center = nullptr;
   const T* row_weight = nullptr;
-  const T* row_factor = nullptr;  ///< Null: each softmax has its exponential.
+  const T* row_factor = nullptr;  ///< Null: the column's softmax takes a second exp.
   const T* column_center = nullptr;
   const T* column_weight = nullptr;
   const T* column_factor = nullptr;  ///< Times the weight.
