@@ -131,8 +131,9 @@ class Worker {
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
     std::unique_lock<std::mutex>& get() noexcept { return lock_; }
-    /// Locks again. A thread that makes progress would otherwise keep the lock: while UCX has
-    /// events that it cannot handle, because the peer has died, that thread does not sleep.
+    /// Locks again, and asks the thread that makes progress for the lock. That thread would
+    /// otherwise keep it: while UCX has events that it cannot handle, because a peer has died, the
+    /// thread does not sleep.
     void take() {
       worker_.wanting_.fetch_add(1);
       lock_.lock();
