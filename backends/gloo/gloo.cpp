@@ -60,8 +60,8 @@ std::unique_ptr<Backend> make(const BackendInit& init) {
                                        init.memory == nullptr ? host_memory() : *init.memory);
 }
 
-// Returns an error text when the dynamic linker has bound Gloo's functions to another library, as
-// to libtorch_cpu.so, which exports another version of Gloo (docs/adapters.md).
+// Returns an error text if the dynamic linker has bound Gloo's functions to those of LibTorch:
+// libtorch_cpu.so exports another version of Gloo (docs/adapters.md).
 std::string foreign_gloo() {
   using Create =
       std::shared_ptr<::gloo::transport::Device> (*)(const ::gloo::transport::tcp::attr&);

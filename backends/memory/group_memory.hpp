@@ -42,7 +42,7 @@ class GroupMemory {
   /// The first cause; empty while the group is not broken.
   std::optional<Error> cause() const noexcept;
 
-  std::shared_ptr<std::byte> data{};  ///< Layout::bytes(), at a cache line.
+  std::shared_ptr<std::byte> data{};  ///< Of Layout::bytes() bytes, aligned to a cache line.
 
  private:
   template <typename T>

@@ -221,7 +221,7 @@ void MappedMemory::fill(const Block& block, const std::vector<Range>& holes) {
   } catch (...) {
     for (const auto& hole : holes) (void)part.memory->return_pages(hole.begin, hole.bytes());
     const std::lock_guard lock(mutex_);
-    part.holes.reserve(part.holes.size() + holes.size());  // All of them or none.
+    part.holes.reserve(part.holes.size() + holes.size());  // Then no add_hole() throws.
     for (const auto& hole : holes) add_hole(part, hole);
     in_use_ -= block.range.bytes();
     --part.blocks;

@@ -7,9 +7,9 @@
 namespace tutti::backend::nccl {
 namespace {
 
-/// True for a stream that the program has made, on which a collective may run. A default stream
-/// synchronises with other streams, or its handle means another stream on NCCL's thread, which
-/// queues the collective.
+/// True for a stream that the program has made: a collective may run on it. False for default
+/// streams. The legacy one synchronises with other streams. The handle of the per-thread one means
+/// another stream on NCCL's thread, which queues the collective.
 bool is_made(cudaStream_t stream) noexcept {
   return stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
 }

@@ -136,7 +136,7 @@ class ShmBackend final : public HostBackend {
 
 std::string unavailable() {
   if (process_descriptor(::getpid()).is_open()) return {};
-  if (code_of_errno(errno) == Errc::resource_exhausted) return {};  // Told to the peers later.
+  if (code_of_errno(errno) == Errc::resource_exhausted) return {};  // The rendezvous reports it.
   return "the kernel does not permit pidfd_open() (Linux 5.3), by which a rank detects the death "
          "of another";
 }

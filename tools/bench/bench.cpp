@@ -192,7 +192,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   if (options.links && size == 1) refuse("--links: one rank has no link; use at least 2 ranks");
   const Plan plan = make_plan(options.request, size);
   const Host host = this_host();
-  // With --check all each call also has copies of its data.
+  // With --check all, each call also has copies of its data.
   const std::int64_t copies =
       options.timing.aggregate + (options.timing.check == Check::all ? 1 : 0);
   if (on_cpu) check_memory(plan, size, source.local_size, host.free_bytes, copies);

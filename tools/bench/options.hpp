@@ -2,10 +2,10 @@
 
 #include <chrono>
 
+#include "bench/interrupt.hpp"
 #include "bench/measure.hpp"
 #include "bench/plan.hpp"
 #include "report/output.hpp"
-#include "run/interrupt.hpp"
 #include "run/source.hpp"
 
 namespace tutti::tool {

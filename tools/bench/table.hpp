@@ -38,7 +38,7 @@ class Table {
   bool single_sweep_;
   bool one_table_;  // Of sweeps with one row each: a row ends with its title.
   std::string last_heading_{};
-  bool sort_rows_;  // Rows in random order are printed when complete.
+  bool sort_rows_;  // Sizes come in random order: rows are printed sorted, at the sweep's end.
 };
 
 /// The paths of the columns; the last one has the flags.

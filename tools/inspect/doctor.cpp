@@ -168,7 +168,8 @@ class Ranks {
     return status;
   }
 
-  // Rank 0 says its time to each rank in turn; the middle of the question and the answer is when.
+  // Each rank in turn asks rank 0 for its time, and compares the answer with its own time in the
+  // middle between question and answer.
   using Wall = std::chrono::system_clock;
   static std::int64_t now_us() {
     return std::chrono::duration_cast<std::chrono::microseconds>(Wall::now().time_since_epoch())

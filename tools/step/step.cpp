@@ -21,7 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Counts the gradients, the buckets twice (when they are rebuilt), and the copies of hooks.
+/// Refuses a step that needs more memory than is free: for the gradients, the buckets, twice while
+/// they are rebuilt, and the copies of hooks.
 void check_memory(const StepOptions& options, int local_size, std::int64_t free_bytes) {
   const double bytes = static_cast<double>(options.model.elements()) *
                        static_cast<double>(size_of(options.dtype)) * local_size;

@@ -105,9 +105,8 @@ class GradientReducer {
   void finish();
   /// finish() with average_over_rows. Each rank marks the sums of its rows' gradients: it
   /// back-propagates the sum of their losses, or the mean times their number. The results are the
-  /// sums over all ranks, divided by the rows of all ranks; without any row 0. (A cast to f16 must
-  /// hold the sums.) Within no_sync() it
-  /// does nothing but count the rows of the micro-batch.
+  /// sums over all ranks, divided by the rows of all ranks; 0 if no rank has rows. A cast to f16
+  /// must hold the sums. Within no_sync() this function only counts the rows of the micro-batch.
   /// @param rows  the number of this rank's rows since the last finish(rows), or the sum of their
   ///              weights: 0 or more. finish() and finish(rows) are mistakes where the other is
   ///              due.

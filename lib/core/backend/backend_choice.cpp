@@ -149,7 +149,7 @@ Decision decide_together(std::span<const std::string> facts) {
   }
   std::vector<Candidate> candidates;
   std::string served = "processes on a host each";
-  // Of "auto" only gloo and ucx take an argument: the network interface, the transports.
+  // An argument of "auto" names the network interface.
   if (hosts.size() == 1) {
     served = "processes of one host";
     if (!takes_args) candidates.push_back({"shm", {}, {"shm"}, crowd});
@@ -157,9 +157,13 @@ Decision decide_together(std::span<const std::string> facts) {
     served = "processes of several hosts";
     if (!takes_args) {
       candidates.push_back({"hier", "shm+ucx", {"shm", "hier", "ucx", beyond_tcp}, crowd});
+      candidates.push_back({"hier", "shm+tcp", {"shm", "hier", "tcp"}, crowd});
       candidates.push_back({"hier", "shm+gloo", {"shm", "hier", "gloo"}, crowd});
     }
+  } else if (!takes_args) {
+    candidates.push_back({"ucx", {}, {"ucx", beyond_tcp}});
   }
+  candidates.push_back({"tcp", {}, {"tcp"}});
   candidates.push_back({"gloo", {}, {"gloo"}});
   candidates.push_back({"ucx", {}, {"ucx"}});
   if (takes_args) served += " and takes an argument";

@@ -26,8 +26,8 @@ using namespace std::chrono_literals;
 
 /// The longest time that one question counts for, and that a beat waits for its answer.
 constexpr std::chrono::nanoseconds longest_question = 600ms;
-/// A look reads as many ranks as this, or this part of all if it is more: so all ranks are read in
-/// a quarter of `dead_after`. A slow store may make that longer.
+/// A look reads `least_reads` ranks, or 1 / `looks_at_all` of all if that is more. So all ranks are
+/// read within a quarter of `dead_after`, or later if the store is slow.
 constexpr std::size_t least_reads = 32;
 constexpr std::size_t looks_at_all = 5;
 /// The longest time between two looks of one wait: questions to a silent store may be in between.

@@ -11,9 +11,8 @@
 // The keys, behind `what`:
 //   /<rank>   the value of a rank
 //   /count    the number of ranks that have published
-//   /<W>      the values of all ranks, or a refusal. A number like that of a rank, so that
-//   GroupKeys
-//             removes it also if the rank that has written it has died
+//   /<W>      the values of all ranks, or a refusal. The key ends in a number, as that of a rank,
+//             so GroupKeys removes it even if the rank that wrote it has died
 
 namespace tutti::internal {
 namespace {

@@ -16,7 +16,7 @@ namespace tutti::internal {
 /// From one thread.
 class ValueExchange {
  public:
-  /// `what`: begins the keys; used once.
+  /// `what`: the prefix of the keys. A prefix serves one exchange, except after withdraw().
   ValueExchange(Store& store, std::string what, int rank, int size);
 
   /// Publishes this rank's value. Returns the values of all ranks if this one is the last; else

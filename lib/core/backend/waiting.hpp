@@ -129,8 +129,9 @@ class Polling {
 
   static constexpr int waits_without_yields = 1000;
   static constexpr std::chrono::microseconds turn{100};  // Of a rank, between two yields.
-  int pauses_;               // In a row, before a clock is read or the core is yielded.
-  Clock::duration longest_;  // Of all yields, and of one unless another program has the core.
+  int pauses_;  // In a row, before a clock is read or the core is yielded.
+  // Of all yields. After a single yield of this length another program has the core.
+  Clock::duration longest_;
   std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
 };
 

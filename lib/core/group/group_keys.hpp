@@ -46,7 +46,7 @@ class GroupKeys final : public Store, public ServedStore {
   /// Erases the keys that set_failed() of a rank has listed. `base`, `prefix`: of the constructor.
   static void erase_listed(const std::shared_ptr<Store>& base, const std::string& prefix, int rank);
 
-  /// A rank has died, or does not use the keys any more. The other ranks say the same.
+  /// Notes that a rank has died, or no longer uses the keys. All remaining ranks must do so.
   void lose(int rank) noexcept;
 
   using Store::set;

@@ -119,7 +119,7 @@ std::string PmiConnection::read_line(std::string_view command) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
       failf(Errc::backend,
-            "PMI: the launcher closed the connection (PMI_FD={}) instead of an answer to '{}'{}{}; "
+            "PMI: the launcher closed the connection (PMI_FD={}) and did not answer '{}'{}{}; "
             "{}",
             socket_, shown, n < 0 ? ": " : "", n < 0 ? std::strerror(errno) : "", instead);
     if (letter == '\n') return line;

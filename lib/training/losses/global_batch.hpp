@@ -10,7 +10,7 @@
 #include <tutti/losses/ranking_loss.hpp>
 #include <tutti/row_layout.hpp>
 
-#include "losses/over_ranks.hpp"
+#include "losses/options.hpp"
 #include "losses/row_queue.hpp"
 #include "losses/staged.hpp"
 

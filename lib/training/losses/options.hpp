@@ -7,11 +7,12 @@
 #include <string_view>
 
 #include <tutti/losses/p_auc_at_budget.hpp>
+#include <tutti/process_group.hpp>
 
 #include "values/fail.hpp"
 
-// The words for enumerators in errors and in options that ranks compare, and range checks of
-// options that several losses share.
+// Options that several losses share: the words for enumerators in errors and in options that ranks
+// compare, range checks, and the factor of a GradScale.
 
 namespace tutti::internal::losses {
 
@@ -27,6 +28,10 @@ constexpr std::string_view word(tutti::losses::Reduction value) noexcept {
 }
 constexpr std::string_view word(GradScale value) noexcept {
   return word_of<3>({"sum", "mean", "local_slice"}, value);
+}
+/// The factor of gradients. A null group means a single process.
+inline double scale_of(GradScale scale, const ProcessGroup* group) {
+  return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;
 }
 constexpr std::string_view word(tutti::losses::Interpolation value) noexcept {
   return word_of<5>({"linear", "lower", "higher", "nearest", "midpoint"}, value);

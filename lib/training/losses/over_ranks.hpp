@@ -46,8 +46,4 @@ Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayou
 Tensor move_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& from,
                  const RowLayout& to, const CallOptions& options);
 
-inline double scale_of(GradScale scale, const ProcessGroup* group) {
-  return scale == GradScale::sum && group != nullptr ? group->size() : 1.0;
-}
-
 }  // namespace tutti::internal::losses

@@ -40,16 +40,14 @@ class RowQueue {
 
   const tutti::losses::PoolOptions& options() const noexcept { return options_; }
   std::int64_t classes() const noexcept { return classes_; }
-  std::int64_t calls() const noexcept {
-    return calls_;
-  }  ///< Calls in training. Counted only with max_rows.
-  std::int64_t next() const noexcept {
-    return next_;
-  }                                    ///< Number of the next row; 0 without a queue.
+  /// Calls in training. Counted only with max_rows.
+  std::int64_t calls() const noexcept { return calls_; }
+  /// Number of the next row; 0 without a queue.
+  std::int64_t next() const noexcept { return next_; }
   std::int64_t size() const noexcept;  ///< Rows of all ranks.
   std::int64_t size_of(int rank) const noexcept;
   std::span<const Segment> segments() const noexcept { return segments_; }
-  /// True if rows of all ranks may have weights other than 1. Equal on every rank.
+  /// True if a row of any rank may have a weight other than 1. Equal on every rank.
   bool weighted() const noexcept;
   const Rows& own() const noexcept { return own_; }  ///< Sorted by number.
 

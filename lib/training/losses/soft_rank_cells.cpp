@@ -201,7 +201,7 @@ void SoftRankCells::slopes(const SortedPool& pool, std::span<const double> a,
   std::vector<double> values;
   for (std::size_t target = 0; target < cells_.size(); ++target) {
     const auto& cell = cells_[target];
-    // Has no branch, because it is unpredictable which rows belong to this rank.
+    // The next loop has no branch: which rows belong to this rank is unpredictable.
     targets.resize(cell.last - cell.first + 1);
     target_at.resize(targets.size());
     std::size_t count = 0;

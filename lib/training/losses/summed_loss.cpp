@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "losses/elements.hpp"
+#include "losses/options.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/staged.hpp"
 

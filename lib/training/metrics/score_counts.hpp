@@ -33,8 +33,8 @@ class ScoreCounts {
               const std::function<void()>& check, const tutti::metrics::ScoredRows& rows,
               const CallOptions& options);
 
-  /// The steps of this rank's range of scores, ascending, after one with the sums of all lower
-  /// scores. Every rank has all steps if they are few.
+  /// The first step has the sums of all scores below this rank's range. The steps of the range
+  /// follow, ascending. Every rank has all steps if they are few.
   std::span<const Step> steps() const noexcept { return steps_; }
   /// Sums over the rows of all ranks.
   const Step& total() const noexcept { return total_; }

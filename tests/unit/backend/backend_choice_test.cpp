@@ -27,7 +27,7 @@ using test::expect_error;
 
 /// The facts of a rank that can use all backends of hosts, with a fast network or without.
 std::string facts(const std::string& host, bool beyond_tcp = false, const std::string& args = {}) {
-  return host + "\n" + args + "\ngloo\n\nshm\n\nucx\n\nucx beyond TCP\n" +
+  return host + "\n" + args + "\ngloo\n\ntcp\n\nshm\n\nucx\n\nucx beyond TCP\n" +
          (beyond_tcp ? "" : "TCP alone") + "\nhier\n";
 }
 
@@ -52,19 +52,21 @@ TEST(DecideTogether, FollowsTheHostsOfTheRanks) {
   const auto b = facts("b");
   EXPECT_EQ(decided({a}), "shm");
   EXPECT_EQ(decided({a, a}), "shm");
-  EXPECT_EQ(decided({a, b}), "gloo");
-  EXPECT_EQ(decided({a, b, facts("c")}), "gloo");
-  EXPECT_EQ(decided({a, a, b, b}), "hier:shm+gloo");
-  EXPECT_EQ(decided({a, b, a, b}), "hier:shm+gloo");
-  EXPECT_EQ(decided({a, b, b}), "hier:shm+gloo") << "one host has one rank";
+  EXPECT_EQ(decided({a, b}), "tcp");
+  EXPECT_EQ(decided({a, b, facts("c")}), "tcp");
+  EXPECT_EQ(decided({a, a, b, b}), "hier:shm+tcp");
+  EXPECT_EQ(decided({a, b, a, b}), "hier:shm+tcp");
+  EXPECT_EQ(decided({a, b, b}), "hier:shm+tcp") << "one host has one rank";
 }
 
 TEST(DecideTogether, TakesUcxBetweenHostsIfEveryRankHasAFastNetwork) {
   const auto a = facts("a", true);
   const auto b = facts("b", true);
   EXPECT_EQ(decided({a, a, b}), "hier:shm+ucx");
-  EXPECT_EQ(decided({a, a, facts("b")}), "hier:shm+gloo");
-  EXPECT_EQ(decided({a, a, without(b, "ucx", "libucp.so.0 is not there")}), "hier:shm+gloo");
+  EXPECT_EQ(decided({a, b}), "ucx");
+  EXPECT_EQ(decided({a, facts("b")}), "tcp");
+  EXPECT_EQ(decided({a, a, facts("b")}), "hier:shm+tcp");
+  EXPECT_EQ(decided({a, a, without(b, "ucx", "libucp.so.0 is not there")}), "hier:shm+tcp");
   const auto reason = decide_together(std::vector{a, a, facts("b")}).reason;
   EXPECT_TRUE(has(reason, "not local")) << reason;
   EXPECT_TRUE(has(reason, "hier:shm+ucx: rank 2: TCP alone")) << reason;
@@ -73,25 +75,27 @@ TEST(DecideTogether, TakesUcxBetweenHostsIfEveryRankHasAFastNetwork) {
 TEST(DecideTogether, LeavesOutWhatOneRankCannotUse) {
   const auto a = facts("a");
   const auto b = facts("b");
-  EXPECT_EQ(decided({a, without(a, "shm")}), "gloo");
-  EXPECT_EQ(decided({without(a, "shm", "no pidfd"), a}), "gloo");
-  EXPECT_EQ(decided({a, a, b, without(b, "hier")}), "gloo");
-  EXPECT_EQ(decided({a, a, b, without(b, "shm")}), "gloo");
-  EXPECT_EQ(decided({without(a, "gloo"), b}), "ucx");
+  EXPECT_EQ(decided({a, without(a, "shm")}), "tcp");
+  EXPECT_EQ(decided({without(a, "shm", "no pidfd"), a}), "tcp");
+  EXPECT_EQ(decided({a, a, b, without(b, "hier")}), "tcp");
+  EXPECT_EQ(decided({a, a, b, without(b, "shm")}), "tcp");
+  EXPECT_EQ(decided({without(a, "tcp"), b}), "gloo");
+  EXPECT_EQ(decided({without(without(a, "tcp"), "gloo"), b}), "ucx");
+  EXPECT_EQ(decided({a, a, without(b, "tcp")}), "hier:shm+gloo");
   const auto missing = decide_together(std::vector{a, without(a, "shm")}).reason;
   EXPECT_TRUE(has(missing, "processes of one host")) << missing;
   EXPECT_TRUE(has(missing, "shm: rank 1 has no shm")) << missing;
   const auto unusable = decide_together(std::vector{without(a, "shm", "no pidfd"), a}).reason;
   EXPECT_TRUE(has(unusable, "shm: rank 0: no pidfd")) << unusable;
-  const auto none = without(without(without(a, "shm"), "gloo"), "ucx");
-  expect_error(Errc::unsupported, {"processes of one host", "rank 1 has no gloo"}, [&] {
+  const auto none = without(without(without(without(a, "shm"), "tcp"), "gloo"), "ucx");
+  expect_error(Errc::unsupported, {"processes of one host", "rank 1 has no tcp"}, [&] {
     (void)decide_together(std::vector{a, none});
   });
 }
 
-TEST(DecideTogether, AnArgumentOfOneRankIsForGloo) {
-  EXPECT_EQ(decided({facts("a"), facts("a", false, "=lo")}), "gloo");
-  EXPECT_EQ(decided({facts("a"), facts("a"), facts("b", true, "=lo")}), "gloo");
+TEST(DecideTogether, AnArgumentOfOneRankNamesTheInterface) {
+  EXPECT_EQ(decided({facts("a"), facts("a", false, "=lo")}), "tcp");
+  EXPECT_EQ(decided({facts("a"), facts("a"), facts("b", true, "=lo")}), "tcp");
 }
 
 TEST(DecideTogether, CountsTheRanksThatShareMemory) {
@@ -101,9 +105,9 @@ TEST(DecideTogether, CountsTheRanksThatShareMemory) {
   std::vector<std::string> ranks(static_cast<std::size_t>(shm->most_ranks), facts("a"));
   EXPECT_EQ(decided(ranks), "shm");
   ranks.push_back(facts("a"));
-  EXPECT_EQ(decided(ranks), "gloo");
+  EXPECT_EQ(decided(ranks), "tcp");
   ranks.back() = facts("b");
-  EXPECT_EQ(decided(ranks), "hier:shm+gloo");
+  EXPECT_EQ(decided(ranks), "hier:shm+tcp");
 }
 
 TEST(BackendFacts, NameEveryBackendBetweenProcessesOfThisBuild) {

@@ -103,7 +103,7 @@ TEST(ChooseBackend, AnUnknownNameIsRefusedWithAllThatAreKnown) {
 }
 
 TEST(BackendTable, BackendsOfOtherBuildsAreKnown) {
-  for (const auto* name : {"gloo", "shm", "ucx", "nccl", "hier"})
+  for (const auto* name : {"gloo", "tcp", "shm", "ucx", "nccl", "hier"})
     EXPECT_NE(std::ranges::find(known_backends(), name), known_backends().end()) << name;
 }
 

@@ -27,19 +27,19 @@ struct LogSum {
   double most = std::numeric_limits<double>::lowest(), sum = 0;
 };
 
-/// The softmax over a row, exp(scale (k - center)), times `weight`, and that over a column.
-/// The softmax over a column times its weight is that over the row times row_factor and
-/// column_factor[column]. A center comes from products that may have been rounded otherwise than k,
-/// so each softmax is capped at 1.
+/// The softmax over a row, exp(scale (k - row_center)), times its weight, plus that over a column.
+/// The softmax over a column, times its weight, equals the softmax over the row, times row_factor
+/// and column_factor, which saves an exp. A center comes from products that may have been rounded
+/// otherwise than k, so each softmax is capped at 1.
 template <typename T>
 struct SoftmaxTerms {
   T scale = 0, floor = 0;  ///< `floor` is subtracted from each softmax.
   const T* row_center = nullptr;
   const T* row_weight = nullptr;
-  const T* row_factor = nullptr;  ///< Null: each softmax has its exponential.
+  const T* row_factor = nullptr;  ///< Null: the column's softmax takes a second exp.
   const T* column_center = nullptr;
   const T* column_weight = nullptr;
-  const T* column_factor = nullptr;  ///< Times the weight.
+  const T* column_factor = nullptr;  ///< Includes the column's weight.
 };
 
 /// σ(scale k + bias) times the sum of both weights.

@@ -11,6 +11,7 @@
 #include "group/call.hpp"
 #include "losses/elements.hpp"
 #include "losses/features/gemm.hpp"
+#include "losses/options.hpp"
 #include "losses/over_ranks.hpp"
 #include "losses/parallel.hpp"
 #include "rows/gather_arrays.hpp"

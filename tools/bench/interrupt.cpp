@@ -1,4 +1,4 @@
-#include "run/interrupt.hpp"
+#include "bench/interrupt.hpp"
 
 namespace tutti::tool {
 
