@@ -218,7 +218,9 @@ class Introductions {
   /// Closes the accepted connection that has been silent for longest, or else the oldest one.
   bool close_one() {
     auto found = strangers_.end();
-    for (auto s = strangers_.begin(); s != strangers_.end(); ++s) {
+    // The newest may not have had time to say anything.
+    for (auto s = strangers_.begin(); s != strangers_.end() && s != std::prev(strangers_.end());
+         ++s) {
       if (s->side != Side::accepts) continue;
       if (found == strangers_.end()) found = s;
       if (s->step == 0 && s->got == 0) {

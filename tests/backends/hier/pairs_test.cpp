@@ -158,14 +158,14 @@ std::vector<Layout> layouts() {
     return found != backends().end() && found->unavailable().empty();
   };
   std::vector<Layout> all;
-  for (const auto& [inner, outer] : {std::pair("local", "local"), {"shm", "gloo"}, {"shm", "ucx"}})
+  for (const auto& [inner, outer] : {std::pair("local", "local"), {"shm", "gloo"}, {"shm", "tcp"}, {"shm", "ucx"}})
     if (has(inner) && has(outer))
       for (const auto* hosts :
            {"aba", "aab", "abb", "abc", "aaab", "aaba", "abaa", "abbb", "aabb", "abab", "abba",
             "aabc", "abac", "abca", "abbc", "abcb", "abcc", "aaa", "aaaa"})
         if (everything() || std::string_view(hosts) == "aba")
           all.push_back({fmt::format("hier:{}+{}", inner, outer), hosts});
-  for (const auto* name : {"gloo", "shm", "ucx"})
+  for (const auto* name : {"gloo", "shm", "tcp", "ucx"})
     if (everything() && has(name))
       for (const auto* hosts : {"aaa", "aaaa"}) all.push_back({name, hosts});
   return all;

@@ -57,11 +57,12 @@ TEST(Creation, TakesFewWritesToTheStore) {
     const char* hosts;
     int most;
   };
-  const std::array<Case, 6> cases{{{"shm", "a", 8},
+  const std::array<Case, 7> cases{{{"shm", "a", 8},
                                    {"gloo", "a,b,c,d", 12},
+                                   {"tcp", "a,b,c,d", 9},
                                    {"ucx", "a,b,c,d", 13},
                                    {"hier:shm+gloo", "a,a,b,b", 15},
-                                   {"auto", "a,a,b,b", 15},
+                                   {"auto", "a,a,b,b", 12},
                                    {"auto", "a", 8}}};
   for (const auto& of : cases) {
     const ScopedVariables hosts{{"TUTTI_HOSTS", of.hosts}};

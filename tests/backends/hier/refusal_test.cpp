@@ -91,7 +91,7 @@ struct Places {
 constexpr std::array places_of_ranks{Places{"a,b,b,a", 4}, Places{"a,b,c,a,b", 5}};
 
 class CoalescedRefusal : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Outer, CoalescedRefusal, testing::Values("local", "gloo", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Outer, CoalescedRefusal, testing::Values("local", "gloo", "tcp", "ucx"),
                          [](const auto& outer) { return outer.param; });
 
 // Over ucx the root of a small broadcast does not wait for its receivers, and an empty reduction

@@ -62,7 +62,7 @@ class Stalls : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const auto& backend = GetParam();
-    for (const auto* name : {"ucx", "gloo", "shm", "hier"}) {
+    for (const auto* name : {"tcp", "ucx", "gloo", "shm", "hier"}) {
       if (backend.find(name) == std::string::npos) continue;
       const auto found = std::ranges::find(backends(), std::string_view(name), &BackendEntry::name);
       if (found == backends().end()) GTEST_SKIP() << name << " is not built";
@@ -336,7 +336,7 @@ TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatBegin) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfProcesses, Stalls,
-                         testing::Values("gloo", "ucx", "shm", "hier:shm+gloo", "hier:shm+ucx"),
+                         testing::Values("gloo", "tcp", "ucx", "shm", "hier:shm+tcp", "hier:shm+ucx"),
                          [](const auto& about) {
                            std::string name = about.param;
                            std::ranges::replace(name, ':', '_');

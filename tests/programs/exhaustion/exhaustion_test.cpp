@@ -233,18 +233,16 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 }
 
 class Exhaustion : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Phases, Exhaustion, testing::ValuesIn(cases({"local", "shm", "gloo"})),
+INSTANTIATE_TEST_SUITE_P(Phases, Exhaustion, testing::ValuesIn(cases({"local", "shm", "tcp"})),
                          name_of);
 
 TEST_P(Exhaustion, OfMemoryIsAnErrorOfItsRankAndItsPeer) {
-  // A peer that is in a handshake of gloo learns of the failure after 2 s.
-  const bool slow = GetParam().backend == "gloo" && GetParam().phase.run == nullptr;
-  fail_each(GetParam().backend, GetParam().phase, slow ? 29 : reduced() ? 19 : 7);
+  fail_each(GetParam().backend, GetParam().phase, reduced() ? 19 : 7);
 }
 
 class SlowExhaustion : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Phases, SlowExhaustion,
-                         testing::ValuesIn(cases({"local", "shm", "gloo", "ucx", "hier"})),
+                         testing::ValuesIn(cases({"local", "shm", "gloo", "tcp", "ucx", "hier"})),
                          name_of);
 
 TEST_P(SlowExhaustion, OfMemoryIsAnErrorOfItsRankAndItsPeer) {

@@ -254,6 +254,8 @@ const std::vector<Job>& jobs() {
       {"hier:shm+ucx", "a,b,a", "ucx/address", 1, 1},
       {"hier:shm+gloo", "a,b,a", "gloo/attempt", 1, 1},
       {"shm"},
+      {"tcp:=lo", nullptr, "tcp/address", 2, 2},
+      {"hier:shm+tcp", "a,b,a", "tcp/address", 1, 1},
   };
   return all;
 }
@@ -278,7 +280,8 @@ using Case = std::tuple<std::size_t, std::size_t>;
 INSTANTIATE_TEST_SUITE_P(Some, Unauthenticated,
                          testing::Values(Case(0, 0), Case(0, 2), Case(0, 4), Case(1, 0), Case(1, 9),
                                          Case(1, peers_alone), Case(2, 8), Case(3, peers_alone),
-                                         Case(4, 8), Case(5, 6), Case(6, 6)),
+                                         Case(4, 8), Case(5, 6), Case(6, 6), Case(7, 0), Case(7, 6),
+                                         Case(7, peers_alone), Case(8, peers_alone)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Slow, Unauthenticated,
                          testing::Combine(testing::Range<std::size_t>(0, jobs().size()),

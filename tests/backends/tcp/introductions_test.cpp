@@ -1,0 +1,176 @@
+// How ranks of tcp find out who connects to them.
+
+#include "tcp/introductions.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tutti/store/store.hpp>
+
+#include "support/errors.hpp"
+#include "support/ranks.hpp"
+
+namespace tutti::test {
+namespace {
+
+using namespace backend::tcp;
+using namespace std::chrono_literals;
+using Sockets = std::vector<std::vector<int>>;
+
+BackendInit init_of(const std::shared_ptr<Store>& store, int rank, int size,
+                    std::chrono::nanoseconds timeout) {
+  BackendInit init;
+  init.store = store;
+  init.rank = rank;
+  init.size = size;
+  init.name = "group";
+  init.timeout = timeout;
+  return init;
+}
+
+int connect_to(int port) {
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(::connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+  return s;
+}
+
+/// Two ranks with a connection each way of `connections`, and `meanwhile(port of rank 0)` beside
+/// them. Returns the error of rank 0, or of rank 1, or nothing.
+std::string introduce_two(int connections, std::array<internal::crypto::Digest, 2> secrets,
+                          const std::function<void(int port)>& meanwhile = {},
+                          std::chrono::milliseconds timeout = 10s) {
+  const auto store = make_memory_store();
+  const Listener listeners[2]{Listener("127.0.0.1"), Listener("127.0.0.1")};
+  std::vector<PeerAddress> peers;
+  for (const auto& listener : listeners)
+    peers.push_back({"127.0.0.1", listener.port(), connections});
+  std::string errors[2];
+  Sockets sockets[2];
+  std::atomic<bool> disturbed{!meanwhile};
+  const auto run = [&](int rank) {
+    try {
+      internal::Rendezvous rendezvous(init_of(store, rank, 2, timeout));
+      while (rank == 1 && !disturbed) std::this_thread::sleep_for(1ms);
+      sockets[rank] = introduce(rendezvous, listeners[rank], rank, peers,
+                                secrets[static_cast<std::size_t>(rank)]);
+    } catch (const Error& error) {
+      errors[rank] = error.what();
+    }
+  };
+  std::thread zero(run, 0);
+  std::thread one(run, 1);
+  if (meanwhile) meanwhile(listeners[0].port());
+  disturbed = true;
+  zero.join();
+  one.join();
+  if (errors[0].empty() && errors[1].empty())
+    for (int i = 0; i < connections; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      int number = 0;
+      EXPECT_EQ(::send(sockets[0][1][at], &i, sizeof i, 0), 4);
+      while (::recv(sockets[1][0][at], &number, sizeof number, 0) < 0) std::this_thread::yield();
+      EXPECT_EQ(number, i) << "another connection";
+    }
+  for (const auto& rank : sockets)
+    for (const auto& peer : rank)
+      for (const int s : peer) ::close(s);
+  return errors[0].empty() ? errors[1] : errors[0];
+}
+
+internal::crypto::Digest secret_of(int seed) {
+  internal::crypto::Digest secret;
+  secret.fill(static_cast<std::byte>(seed));
+  return secret;
+}
+const std::array<internal::crypto::Digest, 2> same{secret_of(1), secret_of(1)};
+
+TEST(TcpIntroductions, ConnectEveryPair) {
+  for (const int connections : {1, 4}) EXPECT_EQ(introduce_two(connections, same), "");
+}
+
+TEST(TcpIntroductions, RefuseAnotherSecret) {
+  const auto error = introduce_two(1, {secret_of(1), secret_of(2)}, {}, 1s);
+  EXPECT_NE(error.find("has no connection to rank"), std::string::npos) << error;
+}
+
+// A stranger who has heard what a rank sent: the nonce of the other rank is new.
+TEST(TcpIntroductions, RefuseAReplayedProof) {
+  std::array<std::byte, 56 + 32> heard{};
+  const auto record = [&](int port) {
+    const std::uint64_t magic = 0x6370742f69747475U;
+    const std::int32_t ranks[2]{1, 0};
+    std::memcpy(heard.data(), &magic, sizeof magic);
+    std::memcpy(heard.data() + 8, ranks, sizeof ranks);
+    const int s = connect_to(port);
+    EXPECT_EQ(::send(s, heard.data(), 56, 0), 56);
+    std::array<std::byte, 64> answer{};
+    EXPECT_EQ(::recv(s, answer.data(), answer.size(), MSG_WAITALL), 64);
+    // The other rank's proof, as if it were this one's.
+    std::memcpy(heard.data() + 56, answer.data() + 32, 32);
+    EXPECT_EQ(::send(s, heard.data() + 56, 32, 0), 32);
+    std::byte admitted{};
+    EXPECT_LE(::recv(s, &admitted, 1, 0), 0) << "admitted";
+    ::close(s);
+    const int again = connect_to(port);
+    EXPECT_EQ(::send(again, heard.data(), heard.size(), MSG_NOSIGNAL), 88);
+    EXPECT_EQ(::recv(again, answer.data(), answer.size(), MSG_WAITALL), 64);
+    EXPECT_LE(::recv(again, &admitted, 1, 0), 0) << "admitted";
+    ::close(again);
+  };
+  EXPECT_EQ(introduce_two(1, same, record), "");
+}
+
+TEST(TcpIntroductions, AThousandStrangersDoNotKeepARankOut) {
+  std::vector<int> held;
+  const auto flood = [&](int port) {
+    for (int i = 0; i < 1000; ++i) {
+      held.push_back(connect_to(port));
+      const std::string text(static_cast<std::size_t>(i % 60), 'x');
+      (void)::send(held.back(), text.data(), text.size(), MSG_NOSIGNAL);
+    }
+  };
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(introduce_two(1, same, flood), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+  for (const int s : held) ::close(s);
+}
+
+TEST(TcpIntroductions, NameTheRankThatDoesNotCome) {
+  const auto store = make_memory_store();
+  const Listener listener("127.0.0.1");
+  int closed = 0;
+  {
+    const Listener other("127.0.0.1");
+    closed = other.port();
+  }
+  internal::Rendezvous rendezvous(init_of(store, 1, 3, 300ms));
+  const auto secret = secret_of(1);
+  expect_error(
+      Errc::timeout,
+      {"rank 1 has no connection to rank 0 at 127.0.0.1 port ", "Connection refused", ", rank 2"},
+      [&] {
+        (void)introduce(rendezvous, listener, 1,
+                        {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret);
+      });
+}
+
+}  // namespace
+}  // namespace tutti::test

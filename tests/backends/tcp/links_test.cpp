@@ -1,0 +1,363 @@
+// The connections of tcp alone: their frames, also of a peer that breaks the protocol.
+
+#include "tcp/links.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "support/worlds.hpp"
+
+namespace tutti::test {
+namespace {
+
+using backend::tcp::Frame;
+using backend::tcp::Links;
+using Outcome = Links::Outcome;
+using namespace std::chrono_literals;
+
+/// Two ranks over so many connections; or one, and the other ends of its connections.
+struct Pair {
+  explicit Pair(std::size_t connections, bool announces = false, bool raw = false) {
+    std::vector<std::vector<int>> sockets[2];
+    for (int r : {0, 1}) sockets[r].resize(2);
+    for (std::size_t i = 0; i < connections; ++i) {
+      int ends[2];
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+      sockets[0][1].push_back(ends[0]);
+      if (raw)
+        others.push_back(ends[1]);
+      else
+        sockets[1][0].push_back(ends[1]);
+    }
+    for (int r : {0, 1})
+      if (r == 0 || !raw)
+        links[r] = std::make_unique<Links>(std::move(sockets[r]), announces, [this, r](int peer) {
+          EXPECT_EQ(peer, 1 - r);
+          ends[r] = true;
+        });
+  }
+  ~Pair() {
+    for (const int s : others) ::close(s);
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+
+  std::atomic<bool> ends[2]{false, false};
+  std::unique_ptr<Links> links[2];
+  std::vector<int> others;
+};
+
+const std::atomic<bool> never{false};
+
+Outcome wait(Links& links, Links::Request& request, std::chrono::milliseconds time = 10s) {
+  return links.wait(request, Deadline::after(time), never);
+}
+
+std::vector<std::uint8_t> numbers(std::size_t bytes, unsigned seed = 1) {
+  std::vector<std::uint8_t> data(bytes);
+  std::minstd_rand random(seed);
+  for (auto& x : data) x = static_cast<std::uint8_t>(random() >> 8);
+  return data;
+}
+
+// Messages of all sizes, both ways at once, received in another order than they were sent in.
+TEST(TcpLinks, MoveMessagesInAnyOrder) {
+  for (const std::size_t connections : {1U, 2U, 4U})
+    for (const bool announces : {false, true}) {
+      Pair pair(connections, announces);
+      const std::vector<std::size_t> sizes{0, 1, 2047, 2048, 70'000, 131'072, 1'000'003, 3'000'000};
+      const auto run = [&](int rank) {
+        auto& links = *pair.links[rank];
+        std::vector<std::vector<std::uint8_t>> out;
+        std::vector<std::vector<std::uint8_t>> in;
+        std::vector<std::unique_ptr<Links::Request>> requests;
+        for (std::size_t i = 0; i < sizes.size(); ++i) {
+          out.push_back(
+              numbers(sizes[i], static_cast<unsigned>(10 * i) + static_cast<unsigned>(rank)));
+          requests.push_back(std::make_unique<Links::Request>());
+          links.send(*requests.back(), 1 - rank, i, out[i].data(), sizes[i], i % 2 == 0);
+        }
+        in.resize(sizes.size());
+        for (std::size_t k = 0; k < sizes.size(); ++k) {
+          const auto i = (5 * k + 3) % sizes.size();
+          in[i].resize(sizes[i]);
+          Links::Request request;
+          links.recv(request, 1 - rank, i, in[i].data(), sizes[i]);
+          ASSERT_EQ(wait(links, request), Outcome::ended);
+          EXPECT_EQ(request.received, sizes[i]);
+          EXPECT_TRUE(in[i] == numbers(sizes[i], static_cast<unsigned>(10 * i) +
+                                                     static_cast<unsigned>(1 - rank)))
+              << sizes[i];
+        }
+        for (auto& request : requests) EXPECT_EQ(wait(links, *request), Outcome::ended);
+      };
+      std::thread other(run, 1);
+      run(0);
+      other.join();
+    }
+}
+
+TEST(TcpLinks, MessagesOfOneSlotComeInTheirOrder) {
+  Pair pair(4);
+  std::vector<std::uint8_t> large = numbers(400'000);
+  std::vector<std::uint8_t> small = numbers(10, 2);
+  Links::Request sent[2];
+  pair.links[0]->send(sent[0], 1, 7, large.data(), large.size(), true);
+  pair.links[0]->send(sent[1], 1, 7, small.data(), small.size(), true);
+  for (const auto* wanted : {&large, &small}) {
+    std::vector<std::uint8_t> in(wanted->size());
+    Links::Request request;
+    pair.links[1]->recv(request, 0, 7, in.data(), in.size());
+    // The other rank's thread writes what the buffers of the kernel do not hold.
+    std::thread sender([&] { (void)wait(*pair.links[0], sent[0]); });
+    EXPECT_EQ(wait(*pair.links[1], request), Outcome::ended);
+    sender.join();
+    EXPECT_TRUE(in == *wanted);
+  }
+}
+
+TEST(TcpLinks, ALargeMessageUsesAllConnections) {
+  Pair pair(4, false, true);
+  std::vector<std::uint8_t> data = numbers(262'144);
+  Links::Request request;
+  pair.links[0]->send(request, 1, 7, data.data(), data.size(), true);
+  std::uint64_t sum = 0;
+  for (const int s : pair.others) {
+    Frame frame;
+    ASSERT_EQ(::recv(s, &frame, sizeof frame, 0), static_cast<ssize_t>(sizeof frame));
+    EXPECT_EQ(frame.bytes, data.size());
+    EXPECT_EQ(frame.end - frame.begin, data.size() / 4);
+    sum += frame.begin;
+  }
+  EXPECT_EQ(sum, data.size() / 4 * (0 + 1 + 2 + 3));
+}
+
+TEST(TcpLinks, AnAnnouncedSendEndsWhenItsReceiveIsThere) {
+  Pair pair(2, true);
+  int out = 5;
+  int in = 0;
+  Links::Request sent;
+  pair.links[0]->send(sent, 1, 7, &out, sizeof out, true);
+  EXPECT_EQ(wait(*pair.links[0], sent, 20ms), Outcome::late);
+  EXPECT_TRUE(pair.links[1]->has_arrived(0, 7));
+  EXPECT_FALSE(pair.links[1]->has_arrived(0, 8));
+  Links::Request received;
+  pair.links[1]->recv(received, 0, 7, &in, sizeof in);
+  EXPECT_EQ(wait(*pair.links[0], sent), Outcome::ended);
+  EXPECT_EQ(wait(*pair.links[1], received), Outcome::ended);
+  EXPECT_EQ(in, 5);
+}
+
+// Withdrawn at any moment: sent, in part, announced. The next message of the slot is received.
+TEST(TcpLinks, AWithdrawnMessageIsForgotten) {
+  for (const std::size_t connections : {1U, 4U})
+    for (const bool announces : {false, true})
+      for (const std::size_t bytes : {8UL, 200'000UL, 4'000'000UL}) {
+        Pair pair(connections, announces);
+        auto wrong = numbers(bytes, 3);
+        {
+          Links::Request sent;
+          pair.links[0]->send(sent, 1, 7, wrong.data(), bytes, true);
+          EXPECT_TRUE(pair.links[0]->withdraw(sent));
+        }
+        std::ranges::fill(wrong, std::uint8_t{0});
+        // It has arrived, and its end, before the receive is posted.
+        Links::Request other;
+        int dummy = 1;
+        pair.links[0]->send(other, 1, 8, &dummy, sizeof dummy, true);
+        std::thread sender([&] { (void)wait(*pair.links[0], other); });
+        Links::Request first;
+        pair.links[1]->recv(first, 0, 8, &dummy, sizeof dummy);
+        EXPECT_EQ(wait(*pair.links[1], first), Outcome::ended);
+        sender.join();
+        auto data = numbers(16, 4);
+        std::vector<std::uint8_t> in(16);
+        Links::Request sent;
+        Links::Request received;
+        pair.links[1]->recv(received, 0, 7, in.data(), in.size());
+        pair.links[0]->send(sent, 1, 7, data.data(), data.size(), true);
+        std::thread again([&] { (void)wait(*pair.links[0], sent); });
+        EXPECT_EQ(wait(*pair.links[1], received), Outcome::ended);
+        again.join();
+        EXPECT_TRUE(in == data) << connections << ' ' << announces << ' ' << bytes;
+        EXPECT_EQ(pair.links[1]->unreceived(), std::nullopt);
+      }
+}
+
+TEST(TcpLinks, AWithdrawnReceiveTouchesItsMemoryNoMore) {
+  Pair pair(1);
+  const auto data = numbers(4'000'000);
+  auto in = std::make_unique<std::vector<std::uint8_t>>(data.size());
+  Links::Request sent;
+  pair.links[0]->send(sent, 1, 7, data.data(), data.size(), true);
+  {
+    Links::Request received;
+    pair.links[1]->recv(received, 0, 7, in->data(), in->size());
+    EXPECT_EQ(wait(*pair.links[1], received, 1ms), Outcome::late);
+    EXPECT_TRUE(pair.links[1]->withdraw(received));
+  }
+  in.reset();
+  int out = 5;
+  int last = 0;
+  Links::Request again;
+  Links::Request received;
+  pair.links[0]->send(again, 1, 8, &out, sizeof out, true);
+  pair.links[1]->recv(received, 0, 8, &last, sizeof last);
+  std::thread sender([&] { EXPECT_EQ(wait(*pair.links[0], again), Outcome::ended); });
+  EXPECT_EQ(wait(*pair.links[1], received), Outcome::ended);
+  sender.join();
+  EXPECT_EQ(last, 5);
+}
+
+TEST(TcpLinks, AMessageThatNobodyReceivesIsReported) {
+  Pair pair(1);
+  int out = 5;
+  Links::Request sent;
+  pair.links[0]->send(sent, 1, 7, &out, sizeof out, false);
+  EXPECT_EQ(pair.links[1]->unreceived(), 0);
+  EXPECT_EQ(pair.links[0]->unreceived(), std::nullopt);
+}
+
+TEST(TcpLinks, ThePeersEndEndsSendsAndReceives) {
+  Pair pair(2);
+  int data = 5;
+  Links::Request received;
+  pair.links[0]->recv(received, 1, 7, &data, sizeof data);
+  pair.links[1]->close();
+  EXPECT_EQ(wait(*pair.links[0], received), Outcome::lost);
+  EXPECT_TRUE(pair.ends[0]);
+  Links::Request sent;
+  pair.links[0]->send(sent, 1, 7, &data, sizeof data, true);
+  EXPECT_TRUE(sent.ended && sent.failed);
+  EXPECT_TRUE(pair.links[0]->withdraw(received));
+}
+
+// Many peers: the kernel says which of them have sent something.
+TEST(TcpLinks, ReadManyPeers) {
+  constexpr int peers = 20;
+  std::vector<std::vector<int>> sockets(peers + 1);
+  std::vector<int> others;
+  for (std::size_t r = 1; r <= peers; ++r) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    sockets[r].push_back(ends[0]);
+    others.push_back(ends[1]);
+  }
+  Links links(std::move(sockets), false, [](int) {});
+  std::vector<Links::Request> requests(peers);
+  std::vector<int> in(peers, -1);
+  for (int r = 0; r < peers; ++r)
+    links.recv(requests[static_cast<std::size_t>(r)], r + 1, 7, &in[static_cast<std::size_t>(r)],
+               4);
+  std::thread writer([&] {
+    for (int r = peers - 1; r >= 0; --r) {
+      const Frame frame{.slot = 7, .bytes = 4, .begin = 0, .end = 4};
+      const int s = others[static_cast<std::size_t>(r)];
+      EXPECT_EQ(::send(s, &frame, sizeof frame, 0), static_cast<ssize_t>(sizeof frame));
+      if (r % 5 == 0) std::this_thread::sleep_for(3ms);
+      EXPECT_EQ(::send(s, &r, sizeof r, 0), 4);
+    }
+  });
+  for (auto& request : requests) EXPECT_EQ(wait(links, request), Outcome::ended);
+  writer.join();
+  for (int r = 0; r < peers; ++r) EXPECT_EQ(in[static_cast<std::size_t>(r)], r);
+  for (const int s : others) ::close(s);
+}
+
+/// Frames that are likely to be taken for right ones.
+Frame random_frame(std::mt19937_64& random) {
+  const auto some = [&](std::uint64_t most) { return random() % (most + 1); };
+  Frame frame;
+  frame.kind = static_cast<Frame::Kind>(some(6));
+  frame.number = static_cast<std::uint32_t>(some(10) == 0 ? random() : some(5));
+  frame.slot = some(3);
+  frame.bytes = some(8) == 0 ? random() : some(300);
+  frame.begin = some(3) == 0 ? some(300) : 0;
+  frame.end = some(3) == 0 ? some(300) : frame.kind == Frame::Kind::data ? frame.bytes : 0;
+  return frame;
+}
+
+/// Feeds links with frames and noise of one seed, while receives and sends wait.
+void feed(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Pair pair(1 + random() % 3, random() % 4 == 0, true);
+  auto& links = *pair.links[0];
+  std::vector<std::byte> memory(256);
+  std::vector<std::unique_ptr<Links::Request>> requests;
+  for (int i = 0; i < 12; ++i) {
+    std::vector<std::byte> text;
+    for (auto n = random() % 4; n > 0; --n) {
+      const auto frame = random_frame(random);
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&frame);
+      text.insert(text.end(), bytes, bytes + sizeof frame);
+      text.resize(text.size() + random() % 300);
+    }
+    if (!text.empty())
+      (void)::send(pair.others[random() % pair.others.size()], text.data(), text.size(),
+                   MSG_DONTWAIT | MSG_NOSIGNAL);
+    auto& request = *requests.emplace_back(std::make_unique<Links::Request>());
+    const auto bytes = random() % memory.size();
+    if (random() % 2 == 0)
+      links.recv(request, 1, random() % 4, memory.data(), bytes);
+    else
+      links.send(request, 1, random() % 4, memory.data(), bytes, random() % 2 == 0);
+    if (random() % 3 == 0) (void)links.withdraw(*requests[random() % requests.size()]);
+    (void)links.has_arrived(1, random() % 4);
+  }
+  (void)links.unreceived();
+  if (random() % 2 == 0)
+    for (auto& request : requests) (void)links.withdraw(*request);
+  links.close();
+  for (auto& request : requests) {
+    EXPECT_TRUE(request->ended);
+    (void)links.withdraw(*request);
+  }
+}
+
+// No frame of a peer makes a rank touch foreign memory, hang or end: run with a sanitizer.
+TEST(TcpLinks, AnyFramesAreAnErrorAtMost) {
+  for (std::uint64_t seed = 0; seed < (reduced() ? 2'000U : 10'000U); ++seed) feed(seed);
+}
+
+TEST(TcpLinks, SlowAnyFramesAreAnErrorAtMost) {
+  for (std::uint64_t seed = 1'000'000; seed < 2'000'000; ++seed) feed(seed);
+}
+
+TEST(TcpLinks, ABrokenProtocolIsNamed) {
+  for (const auto& [frame, text] : std::vector<std::pair<Frame, std::string>>{
+           {{.kind = Frame::Kind{9}}, "of an unknown kind"},
+           {{.bytes = 3, .begin = 0, .end = 4}, "its lengths contradict each other"},
+           {{.bytes = ~0ULL, .begin = 0, .end = 4}, "its lengths contradict each other"},
+           {{.number = ~0U, .bytes = 4, .end = 4}, "a part of no message"},
+           {{.bytes = 1ULL << 31, .end = 1ULL << 31}, "more than 1 GiB of messages"}}) {
+    Pair pair(1, false, true);
+    int data = 0;
+    Links::Request request;
+    pair.links[0]->recv(request, 1, 7, &data, sizeof data);
+    ASSERT_EQ(::send(pair.others[0], &frame, sizeof frame, 0), static_cast<ssize_t>(sizeof frame));
+    EXPECT_EQ(wait(*pair.links[0], request, 20ms), Outcome::late);
+    const auto fault = pair.links[0]->fault();
+    ASSERT_TRUE(fault) << text;
+    EXPECT_NE(fault->message().find("frame of rank 1: " + text), std::string::npos)
+        << fault->message();
+    (void)pair.links[0]->withdraw(request);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
