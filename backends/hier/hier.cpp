@@ -359,14 +359,14 @@ Part parse_part(const std::string& text, const std::string& args) {
   if (text.empty() || text.starts_with("hier") || text.starts_with("auto"))
     internal::failf(Errc::invalid_argument,
                     "backend 'hier:{}': name a backend within a host and one between hosts, as in "
-                    "hier:shm+gloo or hier:shm+gloo:eth0",
+                    "hier:shm+tcp or hier:shm+tcp:eth0",
                     args);
   const auto choice = choose_backend(text, Device{});
   return {choice.entry, choice.args};
 }
 
 Parts parse(const std::string& given) {
-  const std::string args = given.empty() ? "shm+gloo" : given;
+  const std::string args = given.empty() ? "shm+tcp" : given;
   const auto plus = args.find('+');
   return {parse_part(args.substr(0, plus), args),
           parse_part(plus == std::string::npos ? "" : args.substr(plus + 1), args)};
@@ -397,7 +397,7 @@ extern const BackendEntry entry;
 const BackendEntry entry{
     .name = "hier",
     .summary =
-        "host memory of several ranks on each of several hosts; hier:shm+gloo names the "
+        "host memory of several ranks on each of several hosts; hier:shm+tcp names the "
         "backends within a host and between hosts",
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
     .unavailable = [] { return std::string(); },

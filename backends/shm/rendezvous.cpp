@@ -166,7 +166,7 @@ class Assembly {
           !differs.empty())
         internal::failf(Errc::unsupported,
                         "group '{}': the backend shm needs all ranks on one host, but ranks {} and "
-                        "{} differ in {}; choose gloo",
+                        "{} differ in {}; choose tcp",
                         names_.group(), names_(0), names_(static_cast<int>(r)), differs);
   }
 

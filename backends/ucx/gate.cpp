@@ -109,7 +109,7 @@ std::vector<sock_filter> without_data() {
 
 [[noreturn]] void refuse(std::string_view why) {
   internal::failf(Errc::unsupported,
-                  "ucx: {}, so unauthenticated peers could connect; use the backend gloo, or "
+                  "ucx: {}, so unauthenticated peers could connect; use the backend tcp, or "
                   "transports without tcp, \"ucx:rc\"",
                   why);
 }

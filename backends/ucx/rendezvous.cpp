@@ -134,7 +134,7 @@ class Connector {
     if (gate.listeners().empty() && worker.transports().find("tcp/") != std::string::npos)
       internal::failf(Errc::unsupported,
                       "group '{}': rank {} does not find where UCX listens, so it cannot keep "
-                      "unauthenticated peers away; use the backend gloo, or transports without tcp",
+                      "unauthenticated peers away; use the backend tcp, or transports without tcp",
                       names_.group(), names_(init_.rank));
     Connections made;
     std::vector<Process> processes;

@@ -260,13 +260,13 @@ void check_backends(Checkup& checkup) {
         missed ? "Not needed if another backend serves; `tutti info` prints the choice" : "");
   }
   checkup.add(usable == "local" ? problem : ok, "backends", "available: " + usable,
-              usable == "local" ? "Ranks can only be threads: build with gloo or shm" : "");
-  const auto gloo = std::ranges::find(backends(), "gloo", &BackendEntry::name);
-  if (gloo == backends().end()) return;
+              usable == "local" ? "Ranks can only be threads: build with tcp or shm" : "");
+  const auto tcp = std::ranges::find(backends(), "tcp", &BackendEntry::name);
+  if (tcp == backends().end()) return;
   // The first line names the interface, or says why there is none.
-  const auto details = gloo->details();
+  const auto details = tcp->details();
   const bool chosen = details.starts_with("interface ");
-  checkup.add(chosen ? ok : problem, "network", "gloo: " + details.substr(0, details.find('\n')),
+  checkup.add(chosen ? ok : problem, "network", "tcp: " + details.substr(0, details.find('\n')),
               chosen ? "" : "Correct TUTTI_IFNAME");
 }
 

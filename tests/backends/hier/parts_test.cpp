@@ -107,7 +107,7 @@ TEST(HierArguments, NameABackendWithinAHostAndOneBetween) {
   for (const auto* backend :
        {"hier:local", "hier:+", "hier:local+", "hier:+local", "hier:auto+local", "hier:local+auto",
         "hier:hier:local+local+local", "hier:local+hier:local+local"})
-    expect_error(Errc::invalid_argument, {"as in hier:shm+gloo"}, [&] { make(backend); });
+    expect_error(Errc::invalid_argument, {"as in hier:shm+tcp"}, [&] { make(backend); });
   expect_error(Errc::invalid_argument, {"unknown backend 'nothing'"},
                [&] { make("hier:local+nothing"); });
   expect_error(Errc::invalid_argument, {"unknown backend 'nothing'"},

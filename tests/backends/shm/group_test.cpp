@@ -143,7 +143,7 @@ TEST(ShmGroup, RanksInDifferentNamespacesAreRefusedOnAllOfThem) {
     rank.barrier();
     if (rank.store().get_text("own/1", Deadline::after(5s)).empty()) return "not permitted";
     expect_error(Errc::unsupported,
-                 {"group 'apart'", "one host", "ranks 0 and 1", "network namespace", "gloo"},
+                 {"group 'apart'", "one host", "ranks 0 and 1", "network namespace", "tcp"},
                  [&] { (void)ProcessGroup::create(options_of(rank, "apart")); });
     return {};
   });

@@ -89,7 +89,7 @@ class Doctor(Program):
         self.assertEqual(re.search(reads, done.stdout)[0], re.search(reads, tutti("doctor").stdout)[0])
 
     def test_an_absent_interface_and_host(self):
-        self.finds(tutti("doctor", TUTTI_IFNAME="=nope0"), "problem  network +gloo: .*no interface matches '=nope0'")
+        self.finds(tutti("doctor", TUTTI_IFNAME="=nope0"), "problem  network +tcp: .*no interface matches '=nope0'")
         self.finds(tutti("doctor", MASTER_ADDR="nowhere.invalid"), "problem  network +MASTER_ADDR is nowhere.invalid")
 
     def test_an_absent_token(self):
