@@ -339,7 +339,7 @@ void Links::end_message(Peer& peer, Incoming& message) noexcept {
 }
 
 /// Finds the message of the next data frame. It waits if the message of another connection comes
-/// first, or if nobody needs the memory that it would take.
+/// first, or if no call needs the memory that it would take.
 Links::Step Links::begin_message(Peer& peer, Connection& c) {
   const auto& f = c.frame;
   const auto ahead = static_cast<std::int32_t>(f.number - peer.begun);
@@ -461,7 +461,7 @@ bool Links::read(Peer& peer, Connection& c) {
     auto step = Step::done;
     while ((step = handle(peer, c)) == Step::done) moved = true;
     if (step == Step::waits || is_dry || bytes >= turn) return moved;
-    // What nobody awaits stays in the kernel.
+    // What no call awaits stays in the kernel.
     if (peer.awaited == 0) return moved;
     std::memmove(c.stage.get(), c.stage.get() + c.begin, c.end - c.begin);
     c.end -= std::exchange(c.begin, 0);

@@ -18,7 +18,7 @@
 namespace tutti::backend::tcp {
 
 /// The head of all that travels over a connection, in the byte order of the machine: ranks of
-/// another order do not get as far (introductions.cpp).
+/// another order do not get as far (connect.cpp).
 struct Frame {
   enum class Kind : std::uint32_t {
     data = 1,  ///< The bytes [begin, end) of a message follow.

@@ -11,7 +11,7 @@
 
 #include "backend/rank_location.hpp"
 #include "backend/rendezvous.hpp"
-#include "introductions.hpp"
+#include "connect.hpp"
 #include "mesh/interface.hpp"
 #include "mesh/sockets.hpp"
 #include "values/bytes.hpp"
@@ -105,7 +105,7 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
     if (there.serves_store) made.server = static_cast<int>(r);
   }
   mesh::check_reachable(rendezvous.names(), locations, interfaces);
-  auto sockets = introduce(rendezvous, listener, init.rank, addresses, secret);
+  auto sockets = connect_all(rendezvous, listener, init.rank, addresses, secret);
   internal::crypto::erase(secret);
   for (std::size_t r = 0; r < sockets.size(); ++r) {
     if (init.dead_after.count() > 0) mesh::end_unanswered(sockets[r], init.dead_after);

@@ -65,7 +65,8 @@ class Worker final : public mesh::Links {
   /// Makes an endpoint, without waiting for the peer. `address` is the peer's.
   /// @throws Error backend with UCX's reason.
   void connect(int peer, std::string_view address);
-  /// The transports of all endpoints: "tcp/eth0, posix/memory". Before other threads use the worker.
+  /// The transports of all endpoints: "tcp/eth0, posix/memory". Before other threads use the
+  /// worker.
   std::string transports() const;
 
   /// The message matches the peer's message with the same slot.

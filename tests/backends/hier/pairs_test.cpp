@@ -158,7 +158,8 @@ std::vector<Layout> layouts() {
     return found != backends().end() && found->unavailable().empty();
   };
   std::vector<Layout> all;
-  for (const auto& [inner, outer] : {std::pair("local", "local"), {"shm", "gloo"}, {"shm", "tcp"}, {"shm", "ucx"}})
+  for (const auto& [inner, outer] :
+       {std::pair("local", "local"), {"shm", "gloo"}, {"shm", "tcp"}, {"shm", "ucx"}})
     if (has(inner) && has(outer))
       for (const auto* hosts :
            {"aba", "aab", "abb", "abc", "aaab", "aaba", "abaa", "abbb", "aabb", "abab", "abba",

@@ -224,7 +224,7 @@ TEST(TcpLinks, AWithdrawnReceiveTouchesItsMemoryNoMore) {
   EXPECT_EQ(last, 5);
 }
 
-TEST(TcpLinks, AMessageThatNobodyReceivesIsReported) {
+TEST(TcpLinks, AMessageWithoutAReceiveIsReported) {
   Pair pair(1);
   int out = 5;
   Links::Request sent;

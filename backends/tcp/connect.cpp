@@ -1,4 +1,4 @@
-#include "introductions.hpp"
+#include "connect.hpp"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -26,8 +26,8 @@ using namespace std::chrono_literals;
 namespace crypto = internal::crypto;
 using Clock = Deadline::Clock;
 
-constexpr auto time_of_a_stranger = 2s;
-constexpr std::size_t most_strangers = 256;  // Beside the connections that are expected.
+constexpr auto time_to_prove = 2s;
+constexpr std::size_t most_pending = 256;  // Beside the connections that are expected.
 constexpr auto pause_before_again = 50ms;
 
 /// The first bytes of the rank that opens a connection.
@@ -99,13 +99,13 @@ void set_no_delay(int socket) {
 }
 
 /// A connection whose peer has not yet proved who it is.
-struct Stranger {
-  Stranger(int s, Side mine) : socket(s), side(mine) {}
-  ~Stranger() {
+struct Pending {
+  Pending(int s, Side mine) : socket(s), side(mine) {}
+  ~Pending() {
     if (socket >= 0) ::close(socket);
   }
-  Stranger(const Stranger&) = delete;
-  Stranger& operator=(const Stranger&) = delete;
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
 
   int socket;
   Side side;
@@ -118,10 +118,10 @@ struct Stranger {
   bool connecting = false;
 };
 
-class Introductions {
+class Connector {
  public:
-  Introductions(internal::Rendezvous& rendezvous, const Listener& listener, int rank,
-                const std::vector<PeerAddress>& peers, const crypto::Digest& secret)
+  Connector(internal::Rendezvous& rendezvous, const Listener& listener, int rank,
+            const std::vector<PeerAddress>& peers, const crypto::Digest& secret)
       : rendezvous_(rendezvous),
         listener_(listener),
         rank_(rank),
@@ -135,13 +135,13 @@ class Introductions {
         missing_ += sockets_[r].size();
       }
   }
-  ~Introductions() {
+  ~Connector() {
     for (const auto& peer : sockets_)
       for (const int socket : peer)
         if (socket >= 0) ::close(socket);
   }
-  Introductions(const Introductions&) = delete;
-  Introductions& operator=(const Introductions&) = delete;
+  Connector(const Connector&) = delete;
+  Connector& operator=(const Connector&) = delete;
 
   std::vector<std::vector<int>> run() {
     for (int r = 0; r < rank_; ++r)
@@ -155,21 +155,21 @@ class Introductions {
   }
 
  private:
-  using Strangers = std::list<Stranger>;
+  using PendingList = std::list<Pending>;
 
   void turn() {
     std::vector<pollfd> events{{listener_.descriptor(), POLLIN, 0}};
-    for (const auto& s : strangers_)
+    for (const auto& s : pending_)
       events.push_back({s.socket, static_cast<short>(s.connecting ? POLLOUT : POLLIN), 0});
     (void)::poll(events.data(), events.size(), again_.empty() ? 20 : 5);
     auto event = events.begin() + 1;
-    for (auto s = strangers_.begin(); s != strangers_.end();) {
+    for (auto s = pending_.begin(); s != pending_.end();) {
       const auto current = s++;
       const bool is_late =
-          current->side == Side::accepts && Clock::now() - current->begun > time_of_a_stranger;
+          current->side == Side::accepts && Clock::now() - current->begun > time_to_prove;
       const bool goes_on = event++->revents == 0 || meet(*current);
       if (current->socket < 0)
-        strangers_.erase(current);
+        pending_.erase(current);
       else if (!goes_on || is_late)
         leave(current);
     }
@@ -185,7 +185,7 @@ class Introductions {
   void connect(int peer, std::size_t connection) {
     const auto& to = peers_[static_cast<std::size_t>(peer)];
     const Address address(to.address, to.port);
-    auto& s = strangers_.emplace_back(make_socket(address.family()), Side::opens);
+    auto& s = pending_.emplace_back(make_socket(address.family()), Side::opens);
     set_no_delay(s.socket);
     s.hello.from = rank_;
     s.hello.to = peer;
@@ -193,7 +193,7 @@ class Introductions {
     crypto::random(s.hello.nonce);
     s.connecting = true;
     if (::connect(s.socket, address.get(), address.length()) != 0 && errno != EINPROGRESS)
-      leave(std::prev(strangers_.end()));
+      leave(std::prev(pending_.end()));
   }
 
   void accept() {
@@ -208,41 +208,40 @@ class Introductions {
         continue;
       }
       set_no_delay(socket);
-      auto& s = strangers_.emplace_back(socket, Side::accepts);
+      auto& s = pending_.emplace_back(socket, Side::accepts);
       crypto::random(s.nonce);
-      const auto accepted = std::ranges::count(strangers_, Side::accepts, &Stranger::side);
-      if (static_cast<std::size_t>(accepted) > most_strangers + missing_) close_one();
+      const auto accepted = std::ranges::count(pending_, Side::accepts, &Pending::side);
+      if (static_cast<std::size_t>(accepted) > most_pending + missing_) close_one();
     }
   }
 
   /// Closes the accepted connection that has been silent for longest, or else the oldest one.
   bool close_one() {
-    auto found = strangers_.end();
+    auto found = pending_.end();
     // The newest may not have had time to say anything.
-    for (auto s = strangers_.begin(); s != strangers_.end() && s != std::prev(strangers_.end());
-         ++s) {
+    for (auto s = pending_.begin(); s != pending_.end() && s != std::prev(pending_.end()); ++s) {
       if (s->side != Side::accepts) continue;
-      if (found == strangers_.end()) found = s;
+      if (found == pending_.end()) found = s;
       if (s->step == 0 && s->got == 0) {
         found = s;
         break;
       }
     }
-    if (found == strangers_.end()) return false;
+    if (found == pending_.end()) return false;
     leave(found);
     return true;
   }
 
   /// Closes a connection; one that this rank has opened is tried again.
-  void leave(Strangers::iterator s) {
+  void leave(PendingList::iterator s) {
     if (s->side == Side::opens)
       again_.push_back({Clock::now() + pause_before_again, s->hello.to,
                         static_cast<std::size_t>(s->hello.connection)});
-    strangers_.erase(s);
+    pending_.erase(s);
   }
 
   /// Goes on with a connection. False if it has ended, or its peer has not proved who it is.
-  bool meet(Stranger& s) {
+  bool meet(Pending& s) {
     if (s.connecting) {
       int why = 0;
       socklen_t length = sizeof why;
@@ -270,7 +269,7 @@ class Introductions {
     return s.side == Side::opens ? opener_meets(s) : accepter_meets(s);
   }
 
-  bool opener_meets(Stranger& s) {
+  bool opener_meets(Pending& s) {
     if (s.step == 2) return admit(s, s.hello.to);
     Answer answer;
     std::memcpy(&answer, s.buffer.data(), sizeof answer);
@@ -283,7 +282,7 @@ class Introductions {
     return send(s, &proof, sizeof proof);
   }
 
-  bool accepter_meets(Stranger& s) {
+  bool accepter_meets(Pending& s) {
     if (s.step == 1) {
       std::memcpy(&s.hello, s.buffer.data(), sizeof s.hello);
       const auto& h = s.hello;
@@ -301,8 +300,8 @@ class Introductions {
     return send(s, &admitted, 1) && admit(s, s.hello.from);
   }
 
-  /// The connection is that of a peer, and the stranger has it no more. Returns true.
-  bool admit(Stranger& s, int peer) {
+  /// The connection is that of a peer, and the entry has it no more. Returns true.
+  bool admit(Pending& s, int peer) {
     auto& socket = sockets_[static_cast<std::size_t>(peer)][s.hello.connection];
     if (socket >= 0) {  // The peer gave up the first one.
       ::close(socket);
@@ -314,7 +313,7 @@ class Introductions {
   }
 
   /// The first bytes of a connection always fit into the kernel's buffer.
-  static bool send(const Stranger& s, const void* data, std::size_t bytes) {
+  static bool send(const Pending& s, const void* data, std::size_t bytes) {
     return ::send(s.socket, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
   }
 
@@ -350,7 +349,7 @@ class Introductions {
   std::vector<std::vector<int>> sockets_;
   std::vector<std::string> reasons_;  // By rank: why the last attempt failed.
   std::size_t missing_ = 0;
-  Strangers strangers_;
+  PendingList pending_;
   std::vector<Again> again_;
 };
 
@@ -378,10 +377,11 @@ int Listener::port() const {
                                          : reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
-std::vector<std::vector<int>> introduce(internal::Rendezvous& rendezvous, const Listener& listener,
-                                        int rank, const std::vector<PeerAddress>& peers,
-                                        const crypto::Digest& secret) {
-  return Introductions(rendezvous, listener, rank, peers, secret).run();
+std::vector<std::vector<int>> connect_all(internal::Rendezvous& rendezvous,
+                                          const Listener& listener, int rank,
+                                          const std::vector<PeerAddress>& peers,
+                                          const crypto::Digest& secret) {
+  return Connector(rendezvous, listener, rank, peers, secret).run();
 }
 
 }  // namespace tutti::backend::tcp

@@ -40,8 +40,9 @@ struct PeerAddress {
 /// @param peers  by rank. @return by rank: connected, non-blocking sockets.
 /// @throws Error timeout, whose text names the ranks that are not connected; resource_exhausted;
 /// the error of a rank that has given up.
-std::vector<std::vector<int>> introduce(internal::Rendezvous& rendezvous, const Listener& listener,
-                                        int rank, const std::vector<PeerAddress>& peers,
-                                        const internal::crypto::Digest& secret);
+std::vector<std::vector<int>> connect_all(internal::Rendezvous& rendezvous,
+                                          const Listener& listener, int rank,
+                                          const std::vector<PeerAddress>& peers,
+                                          const internal::crypto::Digest& secret);
 
 }  // namespace tutti::backend::tcp

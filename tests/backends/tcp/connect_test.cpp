@@ -1,6 +1,6 @@
 // How ranks of tcp find out who connects to them.
 
-#include "tcp/introductions.hpp"
+#include "tcp/connect.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -54,9 +54,9 @@ int connect_to(int port) {
 
 /// Two ranks with a connection each way of `connections`, and `meanwhile(port of rank 0)` beside
 /// them. Returns the error of rank 0, or of rank 1, or nothing.
-std::string introduce_two(int connections, std::array<internal::crypto::Digest, 2> secrets,
-                          const std::function<void(int port)>& meanwhile = {},
-                          std::chrono::milliseconds timeout = 10s) {
+std::string connect_two(int connections, std::array<internal::crypto::Digest, 2> secrets,
+                        const std::function<void(int port)>& meanwhile = {},
+                        std::chrono::milliseconds timeout = 10s) {
   const auto store = make_memory_store();
   const Listener listeners[2]{Listener("127.0.0.1"), Listener("127.0.0.1")};
   std::vector<PeerAddress> peers;
@@ -69,8 +69,8 @@ std::string introduce_two(int connections, std::array<internal::crypto::Digest, 
     try {
       internal::Rendezvous rendezvous(init_of(store, rank, 2, timeout));
       while (rank == 1 && !disturbed) std::this_thread::sleep_for(1ms);
-      sockets[rank] = introduce(rendezvous, listeners[rank], rank, peers,
-                                secrets[static_cast<std::size_t>(rank)]);
+      sockets[rank] = connect_all(rendezvous, listeners[rank], rank, peers,
+                                  secrets[static_cast<std::size_t>(rank)]);
     } catch (const Error& error) {
       errors[rank] = error.what();
     }
@@ -102,17 +102,17 @@ internal::crypto::Digest secret_of(int seed) {
 }
 const std::array<internal::crypto::Digest, 2> same{secret_of(1), secret_of(1)};
 
-TEST(TcpIntroductions, ConnectEveryPair) {
-  for (const int connections : {1, 4}) EXPECT_EQ(introduce_two(connections, same), "");
+TEST(TcpConnections, ConnectEveryPair) {
+  for (const int connections : {1, 4}) EXPECT_EQ(connect_two(connections, same), "");
 }
 
-TEST(TcpIntroductions, RefuseAnotherSecret) {
-  const auto error = introduce_two(1, {secret_of(1), secret_of(2)}, {}, 1s);
+TEST(TcpConnections, RefuseAnotherSecret) {
+  const auto error = connect_two(1, {secret_of(1), secret_of(2)}, {}, 1s);
   EXPECT_NE(error.find("has no connection to rank"), std::string::npos) << error;
 }
 
-// A stranger who has heard what a rank sent: the nonce of the other rank is new.
-TEST(TcpIntroductions, RefuseAReplayedProof) {
+// An unauthenticated peer that has heard what a rank sent: the nonce of the other rank is new.
+TEST(TcpConnections, RefuseAReplayedProof) {
   std::array<std::byte, 56 + 32> heard{};
   const auto record = [&](int port) {
     const std::uint64_t magic = 0x6370742f69747475U;
@@ -135,10 +135,10 @@ TEST(TcpIntroductions, RefuseAReplayedProof) {
     EXPECT_LE(::recv(again, &admitted, 1, 0), 0) << "admitted";
     ::close(again);
   };
-  EXPECT_EQ(introduce_two(1, same, record), "");
+  EXPECT_EQ(connect_two(1, same, record), "");
 }
 
-TEST(TcpIntroductions, AThousandStrangersDoNotKeepARankOut) {
+TEST(TcpConnections, AThousandOthersDoNotKeepARankOut) {
   std::vector<int> held;
   const auto flood = [&](int port) {
     for (int i = 0; i < 1000; ++i) {
@@ -148,12 +148,12 @@ TEST(TcpIntroductions, AThousandStrangersDoNotKeepARankOut) {
     }
   };
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(introduce_two(1, same, flood), "");
+  EXPECT_EQ(connect_two(1, same, flood), "");
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
   for (const int s : held) ::close(s);
 }
 
-TEST(TcpIntroductions, NameTheRankThatDoesNotCome) {
+TEST(TcpConnections, NameTheRankThatDoesNotCome) {
   const auto store = make_memory_store();
   const Listener listener("127.0.0.1");
   int closed = 0;
@@ -167,8 +167,8 @@ TEST(TcpIntroductions, NameTheRankThatDoesNotCome) {
       Errc::timeout,
       {"rank 1 has no connection to rank 0 at 127.0.0.1 port ", "Connection refused", ", rank 2"},
       [&] {
-        (void)introduce(rendezvous, listener, 1,
-                        {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret);
+        (void)connect_all(rendezvous, listener, 1,
+                          {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret);
       });
 }
 
