@@ -29,32 +29,23 @@ std::string render(Format format, const Report& report) {
 
 }  // namespace
 
-std::optional<Format> format_of(std::string_view path) noexcept {
+Format format_of(std::string_view path) {
   if (path.ends_with(".json")) return Format::json;
   if (path.ends_with(".ndjson")) return Format::ndjson;
   if (path.ends_with(".csv")) return Format::csv;
   if (path.ends_with(".md")) return Format::markdown;
-  return std::nullopt;
+  refuse("--out {}: its name must end in .json, .ndjson, .csv or .md", path);
 }
 
-void OutputTexts::add_to(OptionList& options) {
-  options.insert(
-      options.end(),
-      {{"-f,--format", &format, "of stdout: table, json, ndjson, csv or md", "FORMAT", "Output"},
-       {"--out", &files, "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
-        "FILE", "Output"},
-       {"--env-allow", &env_allow, "record these variables too; may be repeated", "GLOB",
-        "Output"}});
-}
-
-void OutputTexts::parse(OutputOptions& options, const std::vector<std::string>& argv) const {
-  options.argv = argv;
-  options.format = parse_choice<Format>("--format", format);
-  options.files = files;
-  options.env_allow = env_allow;
-  for (const std::string& file : files)
-    if (!format_of(file))
-      refuse("--out {}: its name must end in .json, .ndjson, .csv or .md", file);
+void add_output_options(OptionList& options, OutputOptions& to) {
+  options.insert(options.end(),
+                 {{"-f,--format", to_choice(to.format), "of stdout: table, json, ndjson, csv or md",
+                   "FORMAT", "Output"},
+                  {"--out", &to.files,
+                   "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
+                   "FILE", "Output"},
+                  {"--env-allow", &to.env_allow, "record these variables too; may be repeated",
+                   "GLOB", "Output"}});
 }
 
 void check_files(const OutputOptions& options) {
@@ -64,7 +55,7 @@ void check_files(const OutputOptions& options) {
 void write(const OutputOptions& options, const Report& report, std::FILE* out) {
   fmt::print(out, "{}", render(options.format, report));
   for (const std::string& path : options.files)
-    AtomicFile(path).commit(render(format_of(path).value(), report));
+    AtomicFile(path).commit(render(format_of(path), report));
   flush(out);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -8,27 +9,14 @@
 
 namespace tutti::tool {
 
-/// The options of `tutti run`.
-class RunCommand {
- public:
-  /// The number of arguments (tutti, "run", ...) that are tutti's own; the rest is PROGRAM and its
-  /// arguments.
-  static std::size_t own_arguments(const std::vector<std::string>& argv);
+/// The number of arguments (tutti, "run", ...) that are tutti's own; the rest is PROGRAM and its
+/// arguments.
+std::size_t own_arguments(const std::vector<std::string>& argv);
 
-  /// Returns the options for CLI11, which writes their texts to this object.
-  OptionList options();
-  /// @throws Failure usage.
-  LaunchOptions parse(const std::vector<std::string>& argv) const;
+/// The options of `tutti run`, which set `to`. `program` is for the help alone.
+OptionList run_options(LaunchOptions& to, std::string& program);
 
- private:
-  std::string ranks_{};
-  std::string nodes_{};
-  std::string node_{};
-  std::string rendezvous_{};
-  std::string token_file_{};
-  std::string join_timeout_{};
-  bool keep_going_ = false;
-  std::string program_{};
-};
+/// Checks the options together and sets the command. @throws Failure usage.
+void check_run(LaunchOptions& options, const std::vector<std::string>& argv);
 
 }  // namespace tutti::tool
