@@ -132,7 +132,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bo
   for (const Row& row : record.rows) {
     if (row.wrong.value_or(0) == 0) continue;
     fmt::print(err, "error: {} {}: {}\n", title(row.key), format_bytes(row.bytes),
-               describe_wrong(row));
+               describe_wrong(row.wrong, row.first_wrong));
     record.status = Status::wrong_data;
   }
   if (asked_to_end) {

@@ -158,7 +158,8 @@ std::string Table::line_of(const Row& row) const {
 
 void Table::print(const Row& row) {
   fmt::print(out_, "{}", line_of(row));
-  if (row.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(row));
+  if (row.wrong.value_or(0) != 0)
+    fmt::print(out_, "          {}\n", describe_wrong(row.wrong, row.first_wrong));
   std::fflush(out_);
 }
 
