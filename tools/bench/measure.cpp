@@ -14,6 +14,8 @@
 
 namespace tutti::tool {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Overlap, overall_us, compute_us, comm_us)
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -35,10 +37,7 @@ struct RankResult {
   Overlap overlap{};  // The medians of this rank.
 };
 
-void parts(Message& message, RankResult& result) {
-  message(result.mean_us, result.wrong, result.first, result.overlap.overall_us,
-          result.overlap.compute_us, result.overlap.comm_us);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankResult, mean_us, wrong, first, overlap)
 
 /// Makes timing.warmup calls; if that is empty, calls until the last five medians, each over five
 /// calls, agree within 5 %, at most 50, and not longer than timing.min_time if the calls are

@@ -15,12 +15,8 @@
 
 namespace tutti::tool {
 
-void parts(Message& message, Times& times) {
-  message(times.medians, times.least);
-}
-void parts(Message& message, Link& link) {
-  message(link.latency_us, link.there_us, link.back_us);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Times, medians, least)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Link, latency_us, there_us, back_us)
 
 namespace {
 

@@ -23,10 +23,6 @@ Column milliseconds(std::string heading, const Summary& us) {
   return {std::move(heading), 9, fmt::format("{:.4g}", us.p50 / 1e3)};
 }
 
-void parts(Message& message, FirstWrong& first) {
-  message(first.rank, first.array, first.index, first.expected, first.got);
-}
-
 void describe(Fields& fields, const FirstWrong& first) {
   fields("rank", first.rank, {.at_least = 0});
   fields("array", first.array, "out, or in for a modified input; of steps, the parameter");

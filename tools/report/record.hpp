@@ -30,7 +30,7 @@ struct FirstWrong {
   std::string expected{};
   std::string got{};
 };
-void parts(Message& message, FirstWrong& first);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FirstWrong, rank, array, index, expected, got)
 void describe(Fields& fields, const FirstWrong& first);
 /// The wrong elements of a row, in one line.
 std::string describe_wrong(const std::optional<std::int64_t>& wrong,

@@ -41,9 +41,7 @@ struct Node {
   std::string where{};  ///< "host pid 4411".
 };
 
-void parts(Message& message, Node& node) {
-  message(node.nodes, node.ranks, node.free_port, node.where);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, nodes, ranks, free_port, where)
 
 std::string key_of(int node) {
   return fmt::format("node/{}", node);
@@ -90,9 +88,7 @@ int free_port() {
 
 }  // namespace
 
-void parts(Message& message, ExitStatus& status) {
-  message(status.code, status.text);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExitStatus, code, text)
 
 ExitStatus exit_status(const Failure& failure) {
   return {static_cast<int>(failure.code()), failure.what()};

@@ -38,10 +38,7 @@ struct StepResult {
   std::optional<FirstWrong> first{};
 };
 
-void parts(Message& message, StepResult& result) {
-  for (std::vector<double>& us : result.us) message(us);
-  message(result.cpu, result.wrong, result.first);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepResult, us, cpu, wrong, first)
 
 std::optional<DType> wire_dtype(StepHook hook) {
   if (hook == StepHook::fp16) return DType::f16;
