@@ -22,17 +22,12 @@
 #include <tutti/version.hpp>
 
 #include "bench/bench.hpp"
-#include "bench/command.hpp"
 #include "bench/output.hpp"
 #include "common/exit_code.hpp"
 #include "common/option.hpp"
 #include "common/text.hpp"
-#include "inspect/diagnose.hpp"
-#include "inspect/doctor.hpp"
-#include "inspect/info.hpp"
-#include "run/command.hpp"
+#include "inspect/inspect.hpp"
 #include "run/launcher.hpp"
-#include "step/command.hpp"
 #include "step/output.hpp"
 #include "step/step.hpp"
 

@@ -1,4 +1,4 @@
-#include "bench/command.hpp"
+#include "bench/bench.hpp"
 
 #include <algorithm>
 #include <limits>

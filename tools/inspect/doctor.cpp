@@ -1,4 +1,4 @@
-#include "inspect/doctor.hpp"
+#include "inspect/inspect.hpp"
 
 #include <algorithm>
 #include <csignal>

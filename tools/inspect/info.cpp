@@ -1,4 +1,4 @@
-#include "inspect/info.hpp"
+#include "inspect/inspect.hpp"
 
 #include <algorithm>
 #include <optional>

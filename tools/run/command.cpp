@@ -1,4 +1,4 @@
-#include "run/command.hpp"
+#include "run/launcher.hpp"
 
 #include <algorithm>
 

@@ -3,11 +3,15 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <span>
 
@@ -86,7 +90,33 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+/// A file in memory with the token, which only this user can read.
+Descriptor in_memory(std::string_view text) {
+  Descriptor memory(::memfd_create("tutti token", MFD_CLOEXEC));
+  if (!memory || ::fchmod(memory.get(), S_IRUSR) != 0 ||
+      ::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    throw Failure(Exit::unavailable,
+                  fmt::format("cannot keep the token of the job: {}", std::strerror(errno)));
+  return memory;
+}
+
 }  // namespace
+
+JobToken::JobToken(const LaunchOptions& options) : file_(options.token_file) {
+  if (const char* file = std::getenv("TUTTI_TOKEN_FILE"); file != nullptr && file_.empty())
+    file_ = file;
+  try {
+    if (!file_.empty()) {
+      token_ = StoreToken::read(file_);
+    } else if (options.nodes == 1 && StoreToken::available()) {
+      token_ = StoreToken::random();
+      memory_ = in_memory(token_.text());
+      file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_.get());
+    }
+  } catch (const Error& error) {
+    throw Failure(Exit::usage, error.message());
+  }
+}
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExitStatus, code, text)
 

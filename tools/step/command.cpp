@@ -1,4 +1,4 @@
-#include "step/command.hpp"
+#include "step/step.hpp"
 
 #include <limits>
 #include <string_view>

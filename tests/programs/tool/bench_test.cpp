@@ -586,7 +586,7 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   const std::jthread vanishing([store, plan] {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
-    const nlohmann::json info{{"rank", 1},       {"host", "far"},  {"pid", 4411},
+    const nlohmann::json info{{"rank", 1},       {"host", "far"}, {"pid", 4411},
                               {"device", "cpu"}, {"cpuset", "0"}, {"model", ""}};
     const nlohmann::json first{{"info", info}, {"cpus", {0}}, {"plan", plan}};
     store->set("tool/0/1", to_message(first));  // And never another one.
