@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -146,19 +147,7 @@ ProcessGroup Core::make_part(Part part, int rank) {
   }
 }
 
-std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {
-  return guarded("split", [&] { return split_into_parts(color, key, options); });
-}
-
-std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallOptions& options) {
-  return guarded("subset", [&] { return make_subset(ranks, options); });
-}
-
-Registration Core::register_memory(const TensorView& block, const CallOptions& options) {
-  return guarded("register_memory", [&] { return register_block(block, options); });
-}
-
-std::optional<ProcessGroup> Core::split_into_parts(int color, int key, const CallOptions& options) {
+std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) try {
   std::optional<Part> part;
   check_exchange("split", options, [&] {
     if (color >= 0) part = prepare_part(fmt::format("{}.{}", splits_, color));
@@ -172,6 +161,8 @@ std::optional<ProcessGroup> Core::split_into_parts(int color, int key, const Cal
   std::ranges::stable_sort(ranks, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
   const auto me = std::ranges::find(ranks, bounds_.rank) - ranks.begin();
   return make_part(*std::move(part), static_cast<int>(me));
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory("split");
 }
 
 void Core::check_subset(std::span<const int> ranks) const {
@@ -187,8 +178,8 @@ void Core::check_subset(std::span<const int> ranks) const {
   }
 }
 
-std::optional<ProcessGroup> Core::make_subset(std::span<const int> ranks,
-                                              const CallOptions& options) {
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks,
+                                         const CallOptions& options) try {
   Hash hash;
   const auto me = std::ranges::find(ranks, bounds_.rank);
   std::optional<Part> part;
@@ -212,6 +203,8 @@ std::optional<ProcessGroup> Core::make_subset(std::span<const int> ranks,
           {.group = options_.name, .operation = "subset", .rank = r});
   if (!part) return std::nullopt;
   return make_part(*std::move(part), static_cast<int>(me - ranks.begin()));
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory("subset");
 }
 
 /// The ranks that have called shrink() for this attempt, whose keys are those of `store`.
@@ -305,7 +298,7 @@ void Core::check_block(const TensorView& block) const {
           block.data == nullptr ? "null" : "not null", block.bytes());
 }
 
-Registration Core::register_block(const TensorView& block, const CallOptions& options) {
+Registration Core::register_memory(const TensorView& block, const CallOptions& options) try {
   constexpr std::string_view what = "register_memory";
   check_usable(what);
   if (collects_here())
@@ -337,6 +330,8 @@ Registration Core::register_block(const TensorView& block, const CallOptions& op
     if (breaks_group(error.code())) break_with(error, false);
     throw;
   }
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory("register_memory");
 }
 
 }  // namespace tutti::internal
