@@ -21,6 +21,22 @@ DType dtype_of(const Op& op) noexcept {
   return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
 }
 
+/// False for the collective that was lowered to `ops`.
+bool is_one_of(const Op& op, std::span<const Op> ops) noexcept {
+  return std::ranges::any_of(ops, [&](const Op& other) { return &other == &op; });
+}
+
+std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept {
+  return is_point_to_point(shown.kind) ? shown.seq : call.seq;
+}
+
+/// Makes `stream` wait for `work`; rethrows the error of `work` if it is already known.
+void follow(Work work, Stream stream) {
+  work.block_stream(stream);  // On host memory this waits.
+  if (work.done()) return work.wait();
+  (void)std::move(work).release();
+}
+
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
@@ -284,12 +300,6 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
   end_for_lack_of_memory("sendrecv");
 }
 
-void Core::follow(Work work, Stream stream) {
-  work.block_stream(stream);  // On host memory this waits.
-  if (work.done()) return work.wait();
-  (void)std::move(work).release();
-}
-
 void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported) {
   if (const auto why = refusal_of([&] { check(op, options, supported); }))
     refuse({&op, 1}, call, *why, op);
@@ -345,22 +355,9 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
   call.fingerprint = finish_hash(all, call);
 }
 
-namespace {
-
-/// False for the collective that was lowered to `ops`.
-bool is_one_of(const Op& op, std::span<const Op> ops) noexcept {
-  return std::ranges::any_of(ops, [&](const Op& other) { return &other == &op; });
-}
-
-}  // namespace
-
 std::pair<TraceRing*, std::uint64_t> Core::trace_slot(const Op& shown, const Call& call) noexcept {
   if (!is_point_to_point(shown.kind)) return {&traces_->collectives, call.seq};
   return {&traces_->messages, next_pair_.fetch_add(1, std::memory_order_relaxed)};
-}
-
-std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
-  return is_point_to_point(shown.kind) ? shown.seq : call.seq;
 }
 
 Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait) {

@@ -174,8 +174,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Runs `prepare`; refuses the call if it throws.
   void prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
                          std::string_view caller);
-  /// Makes `stream` wait for `work`; rethrows the error of `work` if it is already known.
-  static void follow(Work work, Stream stream);
   /// The timeout of a call: the group's, unless the call has a timeout or a deadline.
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
     const bool limited = options.deadline.is_set() || options.timeout.count() != 0;
@@ -195,11 +193,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   void lower_barrier(Op& op);
   /// The trace that records a launch, and the launch's index there.
   std::pair<TraceRing*, std::uint64_t> trace_slot(const Op& shown, const Call& call) noexcept;
-  static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
   ValueExchange next_exchange(std::string_view what) const;
-  void check_subset(std::span<const int> ranks) const;
-  void check_block(const TensorView& block) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what,
                                                     const CallOptions& options);
