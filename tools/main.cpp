@@ -22,13 +22,11 @@
 #include <tutti/version.hpp>
 
 #include "bench/bench.hpp"
-#include "bench/output.hpp"
 #include "common/exit_code.hpp"
 #include "common/option.hpp"
 #include "common/text.hpp"
 #include "inspect/inspect.hpp"
 #include "run/launcher.hpp"
-#include "step/output.hpp"
 #include "step/step.hpp"
 
 namespace tutti::tool {

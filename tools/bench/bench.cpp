@@ -12,7 +12,6 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/version.hpp>
 
-#include "bench/output.hpp"
 #include "bench/own_calls.hpp"
 #include "bench/recorder.hpp"
 #include "bench/staging.hpp"

@@ -11,7 +11,7 @@
 #include <tutti/version.hpp>
 
 #include "common/text.hpp"
-#include "links/table.hpp"
+#include "links/links.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {

@@ -45,22 +45,14 @@ std::size_t count(const std::vector<CheckResult>& checks, Level level) {
   return static_cast<std::size_t>(std::ranges::count(checks, level, &CheckResult::level));
 }
 
-/// The output of --format json.
-struct DoctorReport {
-  int ranks = 1;
-  const std::vector<CheckResult>& checks;
-};
-
-void describe(Fields& fields, const DoctorReport& report) {
-  fields("ranks", report.ranks);
-  fields("problems", count(report.checks, problem));
-  fields("warnings", count(report.checks, warning));
-  fields("checks", report.checks);
-}
-
 Exit print_report(const std::vector<CheckResult>& checks, int ranks, const DoctorOptions& options) {
   if (options.json) {
-    fmt::print("{}", to_json(Fields::object(DoctorReport{ranks, checks})));
+    fmt::print("{}", to_json(Fields::object([&](Fields& fields) {
+                 fields("ranks", ranks);
+                 fields("problems", count(checks, problem));
+                 fields("warnings", count(checks, warning));
+                 fields("checks", checks);
+               })));
   } else {
     for (const CheckResult& check : checks) {
       const bool one = check.ranks.find_first_of(",-") == std::string::npos;

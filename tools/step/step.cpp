@@ -14,7 +14,6 @@
 #include "run/source.hpp"
 #include "run/world.hpp"
 #include "step/measure.hpp"
-#include "step/output.hpp"
 
 namespace tutti::tool {
 namespace {
