@@ -582,15 +582,14 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   options.ranks.reset();
   options.environment = std::make_shared<Told>(0, 2, "memory://silent");
   const auto store = open_store("memory://silent");
-  std::string plan = fingerprint(make_plan(options.request, 2), options, 2);
-  const std::jthread vanishing([store, plan]() mutable {
+  const std::string plan = fingerprint(make_plan(options.request, 2), options, 2);
+  const std::jthread vanishing([store, plan] {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
-    RankInfo info{1, "far", 4411, "cpu", "0", ""};
-    std::vector<int> cpus{0};
-    Message first;  // And never another one.
-    first(info.rank, info.host, info.pid, info.device, info.cpuset, info.model, cpus, plan);
-    store->set("tool/0/1", first.text());
+    const nlohmann::json info{{"rank", 1},       {"host", "far"}, {"pid", 4411},
+                              {"device", "cpu"}, {"cpuset", "0"}, {"model", ""}};
+    const nlohmann::json first{{"info", info}, {"cpus", {0}}, {"plan", plan}};
+    store->set("tool/0/1", to_message(first));  // And never another one.
     (void)store->get("end of the test", 10s);
   });
   Captured out;
