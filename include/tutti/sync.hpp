@@ -64,11 +64,10 @@ auto sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& op = {},
 }
 
 /// Stacks the arrays [...] of all ranks to [W, ...]. A null group gives the input itself, [...].
-/// The shapes are compared as in all_gather_rows(). With a layout, which must be
+/// The shapes are compared as in all_gather_rows(). With `rows`, which must be
 /// RowLayout::equal(W, 1), they are not exchanged.
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                       const RowLayout& layout = {},
-                                       const CallOptions& options = {});
+                                       const RowLayout& rows = {}, const CallOptions& options = {});
 
 /// Returns sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows, however the
 /// rows are split. The mean of per-rank means would be wrong. One all_reduce of two doubles. No

@@ -71,7 +71,7 @@ Step explicit_manual_gather(tutti::ProcessGroup& group, const OnRank& at) {
   SmoothAp loss_fn({.classes = classes, .pool = {.queue = 1024, .gather = false}});
   const auto logits_global =
       tutti::autograd::all_gather_rows(group, at.logits, tutti::GradScale::sum);
-  const auto targets_global = tutti::all_gather_rows(group, at.targets, logits_global.layout);
+  const auto targets_global = tutti::all_gather_rows(group, at.targets, logits_global.rows);
   const LossResult result = loss_fn(group, {logits_global.value, targets_global.data});
   const auto by_logits = logits_global.back(group, result.grad);  // loss.backward()
   return {result.loss, seeds::cpu<float>(group, by_logits.value)};

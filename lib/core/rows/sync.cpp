@@ -162,7 +162,7 @@ MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, co
 }
 
 MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                       const RowLayout& layout, const CallOptions& options) {
+                                       const RowLayout& rows, const CallOptions& options) {
   if (group == nullptr) return MaybeOwned(data);
   ConstTensorView row;
   const auto add_dimension = [&](internal::GatherRequest& request) {
@@ -172,7 +172,7 @@ MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup
     request.arrays = {&row, 1};
   };
   auto all = internal::gather_arrays(
-      *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, layout, options);
+      *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, rows, options);
   return MaybeOwned(std::move(all.data[0]));
 }
 
