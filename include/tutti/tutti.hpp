@@ -20,7 +20,6 @@
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
-#include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/pending.hpp>

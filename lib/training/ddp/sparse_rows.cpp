@@ -10,8 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <tutti/maybe_owned.hpp>
-
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -20,12 +18,12 @@ namespace {
 
 using internal::failf;
 
-/// Returns a copy in host memory of an array on a device, or a view of an array on the host.
-MaybeOwned on_host(Memory& memory, const Tensor& array, Stream stream) {
-  if (array.device().type == DeviceType::cpu) return MaybeOwned(array.view());
-  Tensor copy(host_memory(), array.shape(), array.dtype());
+/// Returns a view of an array on the host, or of its `copy` in host memory if it is on a device.
+ConstTensorView on_host(Memory& memory, const Tensor& array, Stream stream, Tensor& copy) {
+  if (array.device().type == DeviceType::cpu) return array.view();
+  copy = Tensor(host_memory(), array.shape(), array.dtype());
   memory.copy(copy.data(), array.data(), array.bytes(), stream);
-  return copy;
+  return copy.view();
 }
 
 /// Copies an array to `memory` if that is on a device; otherwise returns the array.
@@ -143,8 +141,9 @@ SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
 
   Memory& memory = options.memory != nullptr ? *options.memory : group.memory();
   const Stream stream = options.stream;
-  const MaybeOwned host_keys = on_host(memory, keys, stream);
-  const MaybeOwned host_values = on_host(memory, all_values, stream);
+  std::array<Tensor, 2> copies;
+  const ConstTensorView host_keys = on_host(memory, keys, stream, copies[0]);
+  const ConstTensorView host_values = on_host(memory, all_values, stream, copies[1]);
   const auto entries = sorted_entries(host_keys, all.rows, sparse.num_rows);
   std::int64_t m = 0;
   for (std::size_t i = 0; i < entries.size(); ++i)
