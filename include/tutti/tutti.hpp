@@ -14,6 +14,7 @@
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
+#include <tutti/format.hpp>
 #include <tutti/gather.hpp>
 #include <tutti/grad_scale.hpp>
 #include <tutti/group_options.hpp>
