@@ -4,6 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "torch/c10d_class.hpp"
 
 namespace tutti::c10d_door {
@@ -112,8 +115,8 @@ Groups& groups_of(const c10::intrusive_ptr<::c10d::Backend>& backend) {
 
 }  // namespace
 
-ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend) {
-  return groups_of(backend).host();
+ProcessGroup& group_under(const std::string& name, const c10::Device& device) {
+  return groups_of(::c10d::resolve_process_group(name)->getBackend(device.type())).on(device);
 }
 
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend) {
