@@ -36,10 +36,6 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor read_as(const at::Tensor& x, at::ScalarType type) {
   return x.detach().to(type).contiguous();
 }
-ConstTensorView view_as(const at::Tensor& x, const Shape& shape) {
-  auto view = libtorch::view(x);
-  return {view.data, view.dtype, shape};
-}
 at::Tensor terms_like(const std::vector<double>& terms, const at::Tensor& logits) {
   return at::tensor(terms, at::kDouble).to(logits.scalar_type());
 }
@@ -97,8 +93,6 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
                            Own... own) {
   return in_torch_errors([&] {
     const c10::NoGradGuard off;
-    TORCH_CHECK_VALUE(logits.dim() == 2, "tutti: logits have ", logits.dim(),
-                      " dimensions; ranking losses take [N, C]");
     const auto x = read_as(logits, logits.scalar_type());
     const auto y = read_as(targets, at::kLong);
     const auto independent = iid ? OptionalTensor(read_as(*iid, at::kBool)) : std::nullopt;
@@ -146,13 +140,10 @@ FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, do
                              .grad_scale = GradScale::mean});
     const auto x = read_as(inputs, inputs.scalar_type());
     const auto y = read_as(targets, inputs.scalar_type());
-    const auto flat = Shape::vector(x.numel());
-    auto result = loss({view_as(x, flat), view_as(y, flat)});
+    auto result = loss({libtorch::view(x), libtorch::view(y)});
     auto each = terms_like(result.per_element, inputs).view(inputs.sizes());
     return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
   });
-    TORCH_CHECK_VALUE(inputs.sizes() == targets.sizes(), "tutti: inputs ", inputs.sizes(),
-                      " and targets ", targets.sizes(), " differ in shape");
 }
 
 /// @return the loss of each row, like the targets, and the gradient, like the inputs.
@@ -167,21 +158,13 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
                                 .reduction = Reduction::none,
                                 .grad_scale = GradScale::mean};
     if (alpha) {
-    TORCH_CHECK_VALUE(inputs.dim() >= 2 && targets.dim() == inputs.dim() - 1 &&
-                          targets.size(0) == inputs.size(0) &&
-                          targets.sizes().slice(1) == inputs.sizes().slice(2),
-                      "tutti: inputs are ", inputs.sizes(), " and targets ", targets.sizes(),
-                      "; they must be [N, C, *] and [N, *]");
       const auto values = read_as(*alpha, at::kDouble);
       const auto* first = values.const_data_ptr<double>();
       options.alpha.assign(first, first + values.numel());
     }
     const auto x = read_as(inputs, inputs.scalar_type());
     const auto y = read_as(targets, at::kLong);
-    const auto rows = inputs.size(0);
-    const auto inner = c10::multiply_integers(inputs.sizes().slice(2));
-    auto result = SoftmaxFocal(options)(
-        {view_as(x, Shape({rows, inputs.size(1), inner})), view_as(y, Shape({rows, inner}))});
+    auto result = SoftmaxFocal(options)({libtorch::view(x), libtorch::view(y)});
     auto each = terms_like(result.per_element, inputs).view(targets.sizes());
     return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
   });
