@@ -193,19 +193,9 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, logits, targets, is_iid=None, sample_weight=None):
-    @property
-    def size(self):
-        return self.queue_size
-
-    @property
-    def has_weights(self):
-        return self.queue_size > 0 and bool((self._q_weight != 1).any())
-
         """Stores the rows [N, C], [N], [N], [N]; the last queue_size rows stay. Without flags or weights they are 1."""
         rows = logits.size(0)
         kept = min(rows, self.queue_size)
-        if self.queue_size == 0:
-            return
         whole = rows >= self.queue_size  # Then the ring begins again at slot 0.
         slots = torch.arange(kept, device=self._q_ptr.device) + (0 if whole else self._q_ptr)
         slots = slots % self.queue_size
@@ -217,12 +207,10 @@ class Queue(nn.Module):
                 buffer[slots] = new.detach()[rows - kept:].to(buffer)
         self._q_ptr.copy_(self._q_ptr * 0 if whole else (self._q_ptr + rows) % self.queue_size)
 
-    def merge(self, logits, targets, is_iid=None, sample_weight=None):
+    def merge(self, logits, targets, is_iid, sample_weight):
         """The rows, then all slots. Without weights of rows and slots there are none."""
         if self.queue_size == 0:
             return Rows(logits, targets, is_iid, sample_weight)
-        if is_iid is None:
-            is_iid = torch.ones(logits.size(0), dtype=torch.bool, device=logits.device)
         if sample_weight is None:  # Weights that are all 1 change nothing.
             sample_weight = logits.new_ones(logits.size(0))
         return Rows(*(torch.cat([new, slots.to(new)]) for new, slots in
