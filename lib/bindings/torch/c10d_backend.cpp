@@ -40,12 +40,7 @@ WorkPointer BackendOverTutti::barrier(const ::c10d::BarrierOptions& options) {
           ? c10::Device(c10::kCPU)
           : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids[0]));
   return issue(OpType::BARRIER, "tutti:barrier", device, {}, options,
-               [&](Call& call, const Run& run) {
-                 if (run.blocks)
-                   run.group().barrier(run.options);
-                 else
-                   call.work = run.group().barrier_async(run.options);
-               });
+               [&](Call& call, const Run& run) { TUTTI_RUN(barrier); });
 }
 
 void BackendOverTutti::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all) {
