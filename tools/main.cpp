@@ -22,18 +22,11 @@
 #include <tutti/version.hpp>
 
 #include "bench/bench.hpp"
-#include "bench/command.hpp"
-#include "bench/output.hpp"
 #include "common/exit_code.hpp"
 #include "common/option.hpp"
 #include "common/text.hpp"
-#include "inspect/diagnose.hpp"
-#include "inspect/doctor.hpp"
-#include "inspect/info.hpp"
-#include "run/command.hpp"
+#include "inspect/inspect.hpp"
 #include "run/launcher.hpp"
-#include "step/command.hpp"
-#include "step/output.hpp"
 #include "step/step.hpp"
 
 namespace tutti::tool {
@@ -85,11 +78,18 @@ void define(CLI::App& app, const OptionList& options) {
     const std::string names(option.names);
     const std::string help(option.help);
     CLI::Option* added = std::visit(
-        [&]<typename T>(T* value) {
-          if constexpr (std::is_same_v<T, bool>)
+        [&]<typename T>(const T& value) -> CLI::Option* {
+          if constexpr (std::is_same_v<T, bool*>)
             return app.add_flag(names, *value, help);
-          else
+          else if constexpr (std::is_pointer_v<T>)
             return app.add_option(names, *value, help);
+          else
+            return app.add_option_function<std::string>(
+                names,
+                [value, name = names.substr(names.rfind(',') + 1)](const std::string& text) {
+                  value(name, text);
+                },
+                help);
         },
         option.value);
     if (!option.type.empty()) added->type_name(std::string(option.type));
@@ -111,39 +111,43 @@ Exit run(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("tutti {}", library_version_string()));
 
   CLI::App* ranks = app.add_subcommand("run", "start N ranks of a program");
-  RunCommand run_command;
-  define(*ranks, run_command.options());
+  LaunchOptions to_launch{.ranks = 0, .node = -1};
+  std::string program;
+  define(*ranks, run_options(to_launch, program));
 
   CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
-  BenchCommand bench_command;
-  define(*bench, bench_command.options());
+  BenchOptions bench_to_run;
+  define(*bench, bench_options(bench_to_run));
   // No fallthrough: options before it belong to `bench`, which has other options.
   CLI::App* step = bench->add_subcommand("step", "steps of a GradientReducer against bucket size");
-  StepCommand step_command;
-  define(*step, step_command.options());
+  StepOptions step_to_run;
+  define(*step, step_options(step_to_run));
 
   for (const auto& [name, help] : of_report) app.add_subcommand(name, help);
 
+  bool json = false;
+  const Option json_option{"-f,--format",
+                           [&json](std::string_view option, const std::string& text) {
+                             constexpr Names<2> formats{"text", "json"};
+                             json = parse_choice(option, text, formats) == 1;
+                           },
+                           "text or json", "FORMAT"};
   CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
-  std::string info_format = "text";
-  define(*info, {{"-f,--format", &info_format, "text or json", "FORMAT"}});
+  define(*info, {json_option});
 
   CLI::App* diagnosis =
       app.add_subcommand("diagnose", "what the trace files of TUTTI_TRACE_DIR say about a run");
   std::string directory;
-  std::string diagnose_format = "text";
-  define(*diagnosis, {{"directory", &directory, "the directory of TUTTI_TRACE_DIR", "DIR"},
-                      {"-f,--format", &diagnose_format, "text or json", "FORMAT"}});
+  define(*diagnosis,
+         {{"directory", &directory, "the directory of TUTTI_TRACE_DIR", "DIR"}, json_option});
 
   CLI::App* doctor =
       app.add_subcommand("doctor", "what keeps this machine, or a launcher's ranks, from running");
   DoctorOptions doctor_options;
-  std::string doctor_format = "text";
-  std::string doctor_timeout = "60s";
-  define(*doctor,
-         {{"--backend", &doctor_options.backend, "of the launcher's ranks (auto)", "NAME"},
-          {"--timeout", &doctor_timeout, "how long the ranks wait for each other (60s)", "TIME"},
-          {"-f,--format", &doctor_format, "text or json", "FORMAT"}});
+  define(*doctor, {{"--backend", &doctor_options.backend, "of the launcher's ranks (auto)", "NAME"},
+                   {"--timeout", to_timeout(doctor_options.timeout),
+                    "how long the ranks wait for each other (60s)", "TIME"},
+                   json_option});
 
   CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what a command prints");
   std::string schema_of = "bench";
@@ -152,7 +156,7 @@ Exit run(int argc, char** argv) {
   const bool runs = arguments[1] == "run";
   try {
     // Arguments after the program to run belong to that program.
-    app.parse(runs ? static_cast<int>(RunCommand::own_arguments(arguments)) : argc, argv);
+    app.parse(runs ? static_cast<int>(own_arguments(arguments)) : argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
     app.exit(success);
     return Exit::ok;
@@ -161,34 +165,36 @@ Exit run(int argc, char** argv) {
     refuse("{} (see tutti{} --help)", error.what(), name);
   }
 
-  if (runs) return static_cast<Exit>(launch(run_command.parse(arguments)));
+  if (runs) {
+    check_run(to_launch, arguments);
+    return static_cast<Exit>(launch(to_launch));
+  }
   if (app.got_subcommand(schema)) {
     constexpr Names<2> commands{"bench", "step"};
     constexpr std::array schemas{bench_schema, step_schema};
     return print(schemas[parse_choice("schema", schema_of, commands)]());
   }
-  constexpr Names<2> formats{"text", "json"};
   if (app.got_subcommand(diagnosis)) {
     if (directory.empty()) refuse("diagnose: no directory; name that of TUTTI_TRACE_DIR");
-    const bool json = parse_choice("--format", diagnose_format, formats) == 1;
     return run_diagnose(directory, json);
   }
   if (app.got_subcommand(doctor)) {
-    doctor_options.json = parse_choice("--format", doctor_format, formats) == 1;
-    doctor_options.timeout = parse_timeout("--timeout", doctor_timeout);
+    doctor_options.json = json;
     return run_doctor(doctor_options);
   }
-  if (app.got_subcommand(info)) {
-    const bool json = parse_choice("--format", info_format, formats) == 1;
-    return print(json ? info_json() : info_text());
-  }
+  if (app.got_subcommand(info)) return print(json ? info_json() : info_text());
   if (bench->got_subcommand(step)) {
     if (arguments[2] != "step")
       refuse("'step' must come directly after 'bench': tutti bench step [options]");
-    return run_step(step_command.parse(arguments), stdout, stderr);
+    step_to_run.argv = arguments;
+    check_step(step_to_run);
+    return run_step(step_to_run, stdout, stderr);
   }
-  if (bench_command.help_sizes()) return print(sizes_help());
-  return run_bench(bench_command.parse(arguments), stdout, stderr);
+  if (bench_to_run.help_sizes) return print(sizes_help());
+  bench_to_run.argv = arguments;
+  bench_to_run.handles_signals = true;
+  check_bench(bench_to_run);
+  return run_bench(bench_to_run, stdout, stderr);
 }
 
 }  // namespace

@@ -78,7 +78,6 @@ void Communicator::abort() noexcept {
   if (aborting_) aborting_();
   // Without the lock: the abort may hang, and threads that wait for the lock have deadlines.
   (void)gpu_->nccl().comm_abort(comm);
-  gone_ = true;
 }
 
 bool Communicator::begin_end() noexcept {
@@ -100,7 +99,6 @@ bool Communicator::ended() noexcept {
     comm = std::exchange(comm_, nullptr);
   }
   (void)gpu_->nccl().comm_destroy(comm);  // Without the lock, as in abort().
-  gone_ = true;
   return true;
 }
 

@@ -86,8 +86,6 @@ class Communicator {
   void hold_by_graph(cudaStream_t stream);
   /// True while such a graph is left.
   bool is_held() const noexcept { return *graphs_ != 0; }
-  /// True once NCCL has freed the communicator, and with it all registrations.
-  bool is_gone() const noexcept { return gone_; }
   /// Makes the device current on the calling thread, which is the library's own.
   void use_device() const noexcept;
 
@@ -98,7 +96,6 @@ class Communicator {
   std::shared_ptr<Gpu> gpu_;
   std::mutex mutex_;
   ncclComm_t comm_ = nullptr;
-  std::atomic<bool> gone_{false};
   bool aborted_ = false;
   bool adopted_ = false;
   std::function<void()> aborting_;

@@ -125,7 +125,7 @@ void Connection::open(Deadline limit) {
 }
 
 void Connection::compare_settings() {
-  require_equal(rendezvous_.exchange("nccl/here", gpu_->settings().of_all_ranks()), init_.name);
+  require_equal(rendezvous_.exchange("nccl/here", gpu_->settings().of_communicators()), init_.name);
 }
 
 void Connection::adopt(Deadline limit) {

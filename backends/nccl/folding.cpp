@@ -16,15 +16,6 @@ Folding::Folding(const OpContext& context, const Op& op)
   }
 }
 
-std::size_t Folding::room(const Op& op, std::size_t ranks) noexcept {
-  auto largest = (op.in.bytes() + ranks - 1) / ranks;
-  if (op.kind == Operation::reduce_scatter) {
-    const auto rows = op.rows.listed() ? std::ranges::max(op.rows.list()) : op.rows[0];
-    largest = static_cast<std::size_t>(rows) * op.in.row_bytes();
-  }
-  return ranks * (aligned(largest) + sizeof(double));  // With the scales of premul_sum.
-}
-
 Folding::Slice Folding::slice(int rank) const noexcept {
   if (op_.kind == Operation::reduce_scatter) {
     const auto row = op_.in.row_bytes();

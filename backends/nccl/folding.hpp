@@ -18,9 +18,6 @@ class Folding {
   /// OpContext::kernels must not be null.
   Folding(const OpContext& context, const Op& op);
 
-  /// The bytes that are enough for its scratch memory on each of `ranks`.
-  static std::size_t room(const Op& op, std::size_t ranks) noexcept;
-
   int groups() const noexcept { return op_.kind == Operation::reduce_scatter ? 1 : 2; }
   void before(int group);
   void inside(int group, ncclComm_t comm);
@@ -46,11 +43,9 @@ class Folding {
   const std::byte* in() const noexcept { return static_cast<const std::byte*>(op_.in.data); }
   std::byte* out() const noexcept { return static_cast<std::byte*>(op_.out.data); }
   /// True when the result is gathered without scratch memory: the slots are the whole result,
-  /// without padding. In a window NCCL demands the same offset on all ranks, except for the block
-  /// of a rank in its result, so the slots are gathered in their place.
+  /// without padding.
   bool is_whole() const noexcept {
-    return context_.block.empty() &&
-           slot_bytes_ * static_cast<std::size_t>(context_.size) == op_.in.bytes();
+    return slot_bytes_ * static_cast<std::size_t>(context_.size) == op_.in.bytes();
   }
   void fold();
 

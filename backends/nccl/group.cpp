@@ -53,16 +53,13 @@ Group::Group(const BackendInit& init, const Apis& apis)
       launcher_(gpu_, init_, *scratch_, failure_, connection_.communicator()),
       messages_(gpu_, *store_, memory_, init.rank, failure_),
       registrations_(gpu_, init_, memory_, connection_.communicator(), launcher_, failure_),
-      scratch_window_(gpu_, init_, connection_.communicator(), launcher_, registrations_),
       watcher_(gpu_, init_, connection_.communicator(), launcher_, messages_, failure_, history_) {
   failure_.on_break([this] { watcher_.wake(); });
   try {
     const auto limit = Deadline::after(init.timeout);
-    scratch_window_.check_version();
     connection_.open(limit);
     launcher_.prepare();
     warm_up(limit);
-    scratch_window_.open(limit);
   } catch (const Error& error) {
     throw connection_.give_up(error);
   }

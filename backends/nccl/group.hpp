@@ -16,7 +16,6 @@
 #include "launcher.hpp"
 #include "point_to_point.hpp"
 #include "registrations.hpp"
-#include "scratch_window.hpp"
 #include "watcher.hpp"
 
 namespace tutti::backend::nccl {
@@ -76,7 +75,6 @@ class Group : public std::enable_shared_from_this<Group> {
   Launcher launcher_;
   PointToPoint messages_;
   Registrations registrations_;
-  ScratchWindow scratch_window_;
   Watcher watcher_;
   std::atomic<std::uint64_t> next_{0};  // One more than the number of this rank's last collective.
 };

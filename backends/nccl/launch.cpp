@@ -51,7 +51,6 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
       messages_(context_) {
   internal::reserve_row_lists(ops, rows_);
   lowered_.reserve(ops.size());
-  auto block = std::exchange(context_.block, {});
   for (Op op : ops) {
     if (is_point_to_point(op.kind)) {
       messages_.add(op);
@@ -62,13 +61,7 @@ Launch::Launch(const OpContext& context, std::shared_ptr<Communicator> communica
       continue;
     }
     internal::copy_row_lists(op, rows_);
-    auto its = context_;
-    const auto room = aligned(scratch_room(op, context_.size, state_->call().order_fixed));
-    if (room <= block.size()) {
-      its.block = block.first(room);
-      block = block.subspan(room);
-    }
-    lowered_.emplace_back(its, op, state_->call().order_fixed);
+    lowered_.emplace_back(context_, op, state_->call().order_fixed);
     groups_ = std::max(groups_, lowered_.back().groups());
   }
   if (context_.stream == to_cuda(state_->call().stream)) return;

@@ -132,8 +132,6 @@ void Launcher::launch(std::span<const Op> ops, const std::shared_ptr<EventState>
     auto context = context_;
     context.stream = captured ? streams_.for_capture(to_cuda(call.stream))
                               : streams_.choose(ops, call, init_.size);
-    // In the order of one stream, so no call needs to wait for the one before.
-    if (context.stream == streams_.own()) context.block = block_;
     launch_.emplace(context, communicator_, ops, state, std::move(turn), counting_);
     if (!captured && context.stream != streams_.own()) {
       state->run_on_its_stream();

@@ -35,9 +35,6 @@ class Launcher {
 
   /// Prepares the device for calls. Once, before the first call. @throws Error.
   void prepare();
-  /// Gives calls on the group's own stream this memory, which is of the same size on all ranks, for
-  /// scratch memory that fits. Before the first call with scratch memory.
-  void use_block(std::span<std::byte> block) noexcept { block_ = block; }
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept;
   /// True when the call is captured into a graph. @throws Error unsupported for operations that a
   /// graph or this build does not support, or as cuda::is_capturing().
@@ -77,7 +74,6 @@ class Launcher {
 
   std::mutex mutex_;
   CallStreams streams_;
-  std::span<std::byte> block_{};
   Tensor token_{};          // One element in device memory, for barriers.
   std::string no_kernels_;  // Why kernels cannot be used; empty if they can.
   OpContext context_;       // With the group's own stream; constant after prepare().

@@ -20,14 +20,13 @@ void OpContext::recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) c
 }
 
 Scratch::Scratch(const OpContext& context, std::size_t bytes)
-    : stream_(context.stream), data_(context.block.data()), bytes_(bytes) {
-  if (bytes <= context.block.size()) return;
-  memory_ = &context.memory;
-  data_ = static_cast<std::byte*>(memory_->allocate(bytes, {stream_}));
-}
+    : memory_(&context.memory),
+      stream_(context.stream),
+      data_(static_cast<std::byte*>(memory_->allocate(bytes, {stream_}))),
+      bytes_(bytes) {}
 
 Scratch::~Scratch() {
-  if (memory_ != nullptr && data_ != nullptr) memory_->release(data_, bytes_, {stream_});
+  if (data_ != nullptr) memory_->release(data_, bytes_, {stream_});
 }
 
 Scratch::Scratch(Scratch&& other) noexcept

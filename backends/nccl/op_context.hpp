@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 #include <tutti/memory.hpp>
 
@@ -26,8 +25,6 @@ struct OpContext {
   int size;
   void* token;                       ///< One element in device memory, for a barrier.
   const cuda::FoldKernels* kernels;  ///< Null without kernels.
-  /// Memory of the group for the operation's Scratch; empty: it is allocated.
-  std::span<std::byte> block{};
 
   /// Queues a copy. Does nothing for 0 bytes, or when both addresses are equal.
   void copy(void* to, const void* from, std::size_t bytes,
@@ -37,8 +34,7 @@ struct OpContext {
   void recv(void* data, std::size_t bytes, int peer, ncclComm_t comm) const;
 };
 
-/// Memory of a call, allocated and released in the order of its stream, or of OpContext::block.
-/// Move-only.
+/// Memory of a call, allocated and released in the order of its stream. Move-only.
 class Scratch {
  public:
   Scratch() = default;
@@ -53,7 +49,7 @@ class Scratch {
   void last_used_on(cudaStream_t stream) noexcept { stream_ = stream; }
 
  private:
-  Memory* memory_ = nullptr;  // Null for memory of the group.
+  Memory* memory_ = nullptr;
   cudaStream_t stream_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;

@@ -149,16 +149,6 @@ bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept {
           choose_gather(op.rows, size, row_bytes_of(op)) == GatherAlgorithm::padded);
 }
 
-std::size_t scratch_room(const Op& op, int size, bool order_fixed) noexcept {
-  const auto ranks = static_cast<std::size_t>(size);
-  if (needs_kernels(op, size, order_fixed)) return Folding::room(op, ranks);
-  if (op.kind != Operation::all_gather ||
-      choose_gather(op.rows, size, row_bytes_of(op)) != GatherAlgorithm::padded)
-    return 0;
-  return ranks *
-         aligned(static_cast<std::size_t>(std::ranges::max(op.rows.list())) * row_bytes_of(op));
-}
-
 bool needs_nccl(const Op& op, int size, bool order_fixed) noexcept {
   return size > 1 ||
          (op.reduce.kind == ReduceOp::Kind::premul_sum && !needs_kernels(op, size, order_fixed));

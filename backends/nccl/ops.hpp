@@ -33,11 +33,6 @@ bool needs_kernels(const Op& op, int size, bool order_fixed) noexcept;
 /// kernel (copies out of the scratch memory).
 bool needs_scratch(const Op& op, int size, bool order_fixed) noexcept;
 
-/// The bytes that are enough for the scratch memory of an operation on each rank: of arguments that
-/// are equal on all ranks. 0 if it needs none, and for all_gather_bounded, which copies out of it
-/// on another stream.
-std::size_t scratch_room(const Op& op, int size, bool order_fixed) noexcept;
-
 /// False for an operation that a group of one rank computes without NCCL: all but a scaling by
 /// NCCL.
 bool needs_nccl(const Op& op, int size, bool order_fixed) noexcept;

@@ -92,27 +92,6 @@ Registration Registrations::add(const TensorView& block, RegistrationKind kind, 
   return made;
 }
 
-RegistrationKind Registrations::add_own(const TensorView& block, Deadline limit) {
-  const auto handle = std::make_shared<void*>(nullptr);
-  try {
-    const auto entry =
-        make(block, RegistrationKind::window, handle.get(),
-             fmt::format("registration of {} bytes for scratch memory", block.bytes()), limit);
-    if (entry.handle == nullptr) return RegistrationKind::none;
-    const std::lock_guard lock(mutex_);
-    own_ = entry;
-    return entry.kind;
-  } catch (...) {
-    communicator_->keep(handle);
-    throw;
-  }
-}
-
-bool Registrations::has_own() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return own_.has_value();
-}
-
 Registrations::Entry Registrations::make(const TensorView& block, RegistrationKind kind,
                                          void** handle, const std::string& what, Deadline limit) {
   const DeviceScope scope(gpu_->cuda(), gpu_->index());
@@ -165,10 +144,9 @@ void Registrations::end(const Entry& entry) noexcept {
 void Registrations::end_all() noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& entry : std::exchange(entries_, {})) deregister(entry);
-  if (own_ && deregister(*own_)) own_.reset();
 }
 
-bool Registrations::deregister(const Entry& entry) noexcept {
+void Registrations::deregister(const Entry& entry) noexcept {
   try {
     const DeviceScope scope(gpu_->cuda(), gpu_->index());
     const cuda::RelaxedCapture relaxed(gpu_->cuda());
@@ -182,9 +160,9 @@ bool Registrations::deregister(const Entry& entry) noexcept {
     // Waits without the turn, which the peers' calls may need. At the limit the memory stays
     // registered.
     for (Pause pause; !calls_end.done(); pause())
-      if (failure_.is_broken() || limit.expired()) return false;
+      if (failure_.is_broken() || limit.expired()) return;
     const auto turn = gpu_->turn(limit);
-    if (failure_.is_broken()) return false;
+    if (failure_.is_broken()) return;
     const auto& nccl = gpu_->nccl();
     communicator_->use([&](ncclComm_t comm) {
       if (entry.kind == RegistrationKind::window)
@@ -192,9 +170,7 @@ bool Registrations::deregister(const Entry& entry) noexcept {
       else
         check(nccl, nccl.comm_deregister(comm, entry.handle), "ncclCommDeregister");
     });
-    return true;
   } catch (...) {  // A broken group, or a timeout.
-    return false;
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,11 +14,10 @@
 
 namespace tutti::backend::nccl {
 
-/// The memory that the program, or the group itself, has registered with a group's communicator, as
-/// windows or buffers.
+/// The memory that the program has registered with a group's communicator, as windows or buffers.
 ///
-/// Called from any thread. `mutex_` guards entries_ and own_; the locks of the other parts of the
-/// group are taken under it.
+/// Called from any thread. `mutex_` guards entries_; the locks of the other parts of the group are
+/// taken under it.
 class Registrations {
  public:
   /// The arguments outlive it.
@@ -39,11 +37,6 @@ class Registrations {
   /// Error; the group is then broken.
   Registration add(const TensorView& block, RegistrationKind kind, Deadline limit,
                    std::weak_ptr<void> owner);
-  /// Registers a block of the group itself, until end_all(), as a window or else as a buffer. A
-  /// collective of all ranks. Returns `none` if NCCL's settings forbid both. @throws Error.
-  RegistrationKind add_own(const TensorView& block, Deadline limit);
-  /// True while that block is registered, unless the communicator has ended.
-  bool has_own() const noexcept;
   /// Ends all registrations, before the communicator ends.
   void end_all() noexcept;
 
@@ -61,8 +54,7 @@ class Registrations {
   void await_window(const TensorView& block, void** handle, const std::string& what,
                     Deadline limit);
   void end(const Entry& entry) noexcept;
-  /// False if the memory stays registered.
-  bool deregister(const Entry& entry) noexcept;
+  void deregister(const Entry& entry) noexcept;
 
   std::shared_ptr<Gpu> gpu_;
   const BackendInit& init_;
@@ -72,7 +64,6 @@ class Registrations {
   Failure& failure_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
-  std::optional<Entry> own_;
 };
 
 }  // namespace tutti::backend::nccl

@@ -36,22 +36,6 @@ int setting_value(std::string_view name, std::string_view text) {
   return value;
 }
 
-/// The bytes of "64M": K, M and G are powers of 1024.
-std::size_t size_value(std::string_view name, std::string_view text) {
-  constexpr std::string_view units = "KMG";
-  std::size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  const auto power = unit.empty() ? 0 : units.find(unit) + 1;
-  const bool known = unit.empty() || (unit.size() == 1 && power != 0);
-  if (error != std::errc() || !known || value > std::size_t{INT64_MAX} >> 10 * power)
-    internal::failf(Errc::invalid_argument,
-                    "the setting '{}' of backend 'nccl' is '{}'; it must be a number of bytes, "
-                    "such as 64M",
-                    name, text);
-  return value << 10 * power;
-}
-
 }  // namespace
 
 Settings Settings::of(std::string_view text) {
@@ -65,18 +49,13 @@ Settings Settings::of(std::string_view text) {
       made.net_name = value;
       continue;
     }
-    if (name == "scratch_window") {
-      made.scratch_window = size_value(name, value);
-      continue;
-    }
     int* found = nullptr;
     for (const auto& known : integers)
       if (known.name == name) found = &(made.*known.field);
     if (found == nullptr)
       internal::failf(Errc::invalid_argument,
                       "backend 'nccl' has no setting '{}'; it has min_ctas, max_ctas, "
-                      "cga_cluster_size, traffic_class, cta_policy, priority, net_name and "
-                      "scratch_window",
+                      "cga_cluster_size, traffic_class, cta_policy, priority and net_name",
                       name);
     const bool lacks = (found == &made.traffic_class && !has_traffic_class) ||
                        (found == &made.cta_policy && !has_cta_policy);
@@ -96,13 +75,6 @@ std::string Settings::of_communicators() const {
     text += fmt::format("{}{}={}", text.empty() ? "" : ",", known.name, value);
   }
   if (!net_name.empty()) text += fmt::format("{}net_name={}", text.empty() ? "" : ",", net_name);
-  return text;
-}
-
-std::string Settings::of_all_ranks() const {
-  auto text = of_communicators();
-  if (scratch_window != 0)
-    text += fmt::format("{}scratch_window={}", text.empty() ? "" : ",", scratch_window);
   return text;
 }
 

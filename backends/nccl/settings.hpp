@@ -2,7 +2,6 @@
 
 #include <nccl.h>
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -19,18 +18,13 @@ struct Settings {
   int cga_cluster_size = NCCL_CONFIG_UNDEF_INT;
   int traffic_class = NCCL_CONFIG_UNDEF_INT;
   int cta_policy = NCCL_CONFIG_UNDEF_INT;
-  /// Of the memory that the group registers with NCCL for scratch memory (ScratchWindow), in bytes;
-  /// 0: none.
-  std::size_t scratch_window = 0;
 
-  /// Of "max_ctas=8,priority=-1,scratch_window=64M". @throws Error invalid_argument for an unknown
+  /// Of "max_ctas=8,priority=-1". @throws Error invalid_argument for an unknown
   /// name or a value that is no integer; unsupported if the nccl.h of the build lacks the setting.
   static Settings of(std::string_view text);
   /// The settings of the communicators, as of() reads them: without the stream's priority, in one
-  /// order. Empty if there are none.
+  /// order. They have to be equal on all ranks. Empty if there are none.
   std::string of_communicators() const;
-  /// The settings that have to be equal on all ranks: of_communicators() and scratch_window.
-  std::string of_all_ranks() const;
   /// A non-blocking communicator with these settings. The result points to this object.
   ncclConfig_t config() const;
 };

@@ -60,19 +60,19 @@ struct Differentiable {
   Backward back;
 };
 struct DifferentiableRows : Differentiable {
-  RowLayout layout;  ///< The row counts of the value, or of root's.
+  RowLayout rows;  ///< The row counts of the value, or of root's.
 };
 
 /// Value [sum n_r, ...], the rows of all ranks. Backward: a reduce_scatter of rows for sum
 /// and mean; for local_slice it sends nothing.
 DifferentiableRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                                   GradScale grad_scale, const RowLayout& layout = {},
+                                   GradScale grad_scale, const RowLayout& rows = {},
                                    const CallOptions& options = {});
 /// `op` is sum, avg or premul_sum. Value [n_rank, ...]. Backward: an all_gather of rows, scaled.
 Differentiable reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                                   const RowLayout& layout, ReduceOp op = ReduceOp::sum,
+                                   const RowLayout& rows, ReduceOp op = ReduceOp::sum,
                                    const CallOptions& options = {});
-/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]; its layout has
+/// Sends block j of `in` [sum send_rows, ...] to rank j. Value [sum recv_rows, ...]; its rows have
 /// the number of rows from each rank. Without row counts each block has 1 / W of the rows of `in`.
 /// With send_rows alone the ranks exchange them first, as all_to_all_rows() of gather.hpp.
 /// Backward: one all_to_all with the counts swapped.
@@ -97,11 +97,11 @@ Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int roo
                          const CallOptions& options = {});
 /// Value [sum n_r, ...] on root, [0] elsewhere. Backward: a scatter.
 DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                               const RowLayout& layout = {}, const CallOptions& options = {});
+                               const RowLayout& rows = {}, const CallOptions& options = {});
 /// The forward is tutti::scatter_rows. The gradient of `whole` is [0] on ranks other than root.
-/// Backward: tutti::gather_rows, with its exchange of layouts.
+/// Backward: tutti::gather_rows, with its exchange of row counts.
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout& layout, int root, const CallOptions& options = {});
+                            const RowLayout& rows, int root, const CallOptions& options = {});
 
 /// Value [0]. Backward: receives the gradient, with the same tag. Call backwards in the reverse
 /// order of the forwards; otherwise ranks wait for each other. A group of one rank sends to itself.

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include <tutti/format.hpp>
+
 namespace [[gnu::visibility("default")]] tutti {
 
 /// Device types with the values of DLDeviceType. `extension` is a device of the embedder (DLPack's

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include <tutti/format.hpp>
 #include <tutti/half.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {

@@ -5,7 +5,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
+
+#include <tutti/format.hpp>
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -26,6 +29,13 @@ enum class Errc : std::uint8_t {
 
 /// "invalid_argument", ...
 std::string_view name_of(Errc code) noexcept;
+
+/// The category of Errc in std::error_code, "tutti". Its values are those of tutti_status in C, its
+/// messages the names of the codes.
+const std::error_category& error_category() noexcept;
+inline std::error_code make_error_code(Errc code) noexcept {
+  return {static_cast<int>(code) + 1, error_category()};  // 0 is no error.
+}
 
 /// The exception type of all errors that the library reports. A value type; copying never throws.
 class Error : public std::runtime_error {
@@ -60,3 +70,6 @@ class Error : public std::runtime_error {
 [[noreturn]] void fail(Errc code, const std::string& message);
 
 }  // namespace tutti
+
+template <>
+struct std::is_error_code_enum<tutti::Errc> : std::true_type {};

@@ -4,6 +4,8 @@
 #include <limits>
 #include <string_view>
 
+#include <tutti/format.hpp>
+
 namespace [[gnu::visibility("default")]] tutti {
 
 enum class Operation : std::uint8_t {

@@ -68,6 +68,9 @@ inline constexpr int reduce_op_count = static_cast<int>(ReduceOp::Kind::custom) 
 
 /// "sum", "premul_sum", ...
 std::string_view name_of(ReduceOp::Kind kind) noexcept;
+inline std::string_view name_of(const ReduceOp& op) noexcept {
+  return name_of(op.kind);
+}
 
 /// The inverse of name_of(); also accepts "product" and "mean". Empty for an unknown name.
 std::optional<ReduceOp::Kind> parse_reduce_op(std::string_view name) noexcept;

@@ -47,7 +47,7 @@ class RowLayout {
 };
 
 /// "{3, 0, 5}"; abbreviated for more than eight ranks.
-std::string to_string(const RowLayout& layout);
+std::string to_string(const RowLayout& rows);
 
 /// Exchanges the ranks' row counts. On the wire: 8 bytes to each peer. A negative count is an Error
 /// invalid_argument on every rank, and the group stays usable.

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include <tutti/format.hpp>
+
 namespace [[gnu::visibility("default")]] tutti {
 
 /// Up to 8 dimensions, stored inline; row-major and contiguous by definition. A value type.

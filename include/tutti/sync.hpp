@@ -3,72 +3,30 @@
 #include <concepts>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <tutti/gather.hpp>
-#include <tutti/maybe_owned.hpp>
 #include <tutti/process_group.hpp>
 
-// Reductions of metrics and losses, with functions like those of PyTorch Lightning and
-// torchmetrics; docs/gathering.md has the edge cases. No barrier is added.
+// Reductions of numbers, such as metrics and losses. docs/gathering.md.
 
 namespace [[gnu::visibility("default")]] tutti {
 
-/// A reduction by enumerator, or by name in any case: "sum", "mean", "avg", "max", "min", "prod",
-/// "product". Default-made or from a null pointer: sum. The call that uses it looks up the name, so
-/// an unknown name is an error on every rank. A value type.
-class SyncOp {
- public:
-  SyncOp() noexcept = default;
-  SyncOp(ReduceOp op) noexcept : op_(op) {}
-  SyncOp(std::string_view name) : name_(name) {}
-  SyncOp(const std::string& name) : name_(name) {}
-  SyncOp(const char* name);
-  /// @throws Error invalid_argument for an unknown name; its text lists the valid names.
-  ReduceOp reduce() const;
-
- private:
-  ReduceOp op_ = ReduceOp::sum;
-  std::optional<std::string> name_;
-};
-
-/// Reduces over the ranks in place. "mean" of integers is the sum, which wraps, divided by W and
-/// truncated toward zero (`options` are as if with integer_avg). Returns `data`. @throws Error
-/// not_initialized when `group` is null.
-MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
-                    const CallOptions& options = {});
-double sync_ddp(double value, ProcessGroup* group, const SyncOp& op = {},
-                const CallOptions& options = {});
-std::int64_t sync_ddp(std::int64_t value, ProcessGroup* group, const SyncOp& op = {},
-                      const CallOptions& options = {});
+/// Reduces a number of this rank over the ranks. The group may be on a device. An average of
+/// integers is the sum, which wraps, divided by W and truncated toward zero (`options` are as if
+/// with integer_avg).
+double all_reduce_number(ProcessGroup& group, double value, ReduceOp op = ReduceOp::sum,
+                         const CallOptions& options = {});
+std::int64_t all_reduce_number(ProcessGroup& group, std::int64_t value, ReduceOp op = ReduceOp::sum,
+                               const CallOptions& options = {});
 template <std::signed_integral T>
-std::int64_t sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
-                      const CallOptions& options = {}) {
-  return sync_ddp(std::int64_t{value}, group, op, options);
+std::int64_t all_reduce_number(ProcessGroup& group, T value, ReduceOp op = ReduceOp::sum,
+                               const CallOptions& options = {}) {
+  return all_reduce_number(group, std::int64_t{value}, op, options);
 }
-
-/// sync_ddp() that allows a null group: then the value is unchanged and `op` is ignored.
-MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op = {},
-                                 const CallOptions& options = {});
-template <typename T>
-requires std::is_arithmetic_v<T>
-auto sync_ddp_if_available(T value, ProcessGroup* group, const SyncOp& op = {},
-                           const CallOptions& options = {}) {
-  return group == nullptr ? value : sync_ddp(value, group, op, options);
-}
-
-/// Stacks the arrays [...] of all ranks to [W, ...]. A null group gives the input itself, [...].
-/// The shapes are compared as in all_gather_rows(). With a layout, which must be
-/// RowLayout::equal(W, 1), they are not exchanged.
-MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                       const RowLayout& layout = {},
-                                       const CallOptions& options = {});
 
 /// Returns sum over ranks of `sum` / sum over ranks of `count`: the mean over all rows, however the
 /// rows are split. The mean of per-rank means would be wrong. One all_reduce of two doubles. No

@@ -111,6 +111,9 @@ class Tensor {
   Tensor() noexcept = default;
   /// Not initialised. @throws Error resource_exhausted, count_overflow.
   Tensor(Memory& memory, const Shape& shape, DType dtype, Stream stream = {});
+  /// A copy of a vector, a span, or a view, also of another Tensor. @throws Error invalid_argument
+  /// if `from` is neither in host memory nor on the device of `memory`.
+  explicit Tensor(const ConstTensorView& from, Memory& memory = host_memory(), Stream stream = {});
 
   TensorView view() & noexcept { return {buffer_.get(), dtype_, shape_, device_}; }
   ConstTensorView view() const& noexcept { return {buffer_.get(), dtype_, shape_, device_}; }

@@ -14,13 +14,13 @@
 #include <tutti/device.hpp>
 #include <tutti/dtype.hpp>
 #include <tutti/error.hpp>
+#include <tutti/format.hpp>
 #include <tutti/gather.hpp>
 #include <tutti/grad_scale.hpp>
 #include <tutti/group_options.hpp>
 #include <tutti/half.hpp>
 #include <tutti/init.hpp>
 #include <tutti/log.hpp>
-#include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/operation.hpp>
 #include <tutti/pending.hpp>

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tutti.distributed import GRAD_SCALES, device_of, exchange, gather_parts
+from tutti.distributed import GRAD_SCALES, device_of, exchange, gather_rows
 
 
 class Terms(torch.autograd.Function):
@@ -161,10 +161,8 @@ class Loss(nn.Module):
 
     def _gathered(self, tensors, lengths):
         """The rows of all ranks for each tensor [N, ...], and the number of the first one of this rank."""
-        def gathered(tensor):
-            sent = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-            return torch.cat(gather_parts(sent, lengths, self.group)).to(tensor.dtype)
-        return [None if t is None else gathered(t.detach()) for t in tensors], sum(lengths[:dist.get_rank(self.group)])
+        every = [None if t is None else gather_rows(t.detach(), self.group, lengths)[0] for t in tensors]
+        return every, sum(lengths[:dist.get_rank(self.group)])
 
 
 class Rows(NamedTuple):
@@ -193,19 +191,9 @@ class Queue(nn.Module):
                 state_dict.setdefault(prefix + name, torch.ones_like(getattr(self, name)))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    @property
-    def size(self):
-        return self.queue_size
-
-    @property
-    def has_weights(self):
-        return self.queue_size > 0 and bool((self._q_weight != 1).any())
-
     @torch.no_grad()
     def enqueue(self, logits, targets, is_iid=None, sample_weight=None):
         """Stores the rows [N, C], [N], [N], [N]; the last queue_size rows stay. Without flags or weights they are 1."""
-        if self.queue_size == 0:
-            return
         rows = logits.size(0)
         kept = min(rows, self.queue_size)
         whole = rows >= self.queue_size  # Then the ring begins again at slot 0.
@@ -219,10 +207,8 @@ class Queue(nn.Module):
                 buffer[slots] = new.detach()[rows - kept:].to(buffer)
         self._q_ptr.copy_(self._q_ptr * 0 if whole else (self._q_ptr + rows) % self.queue_size)
 
-    def merge(self, logits, targets, is_iid=None, sample_weight=None):
+    def merge(self, logits, targets, is_iid, sample_weight):
         """The rows, then all slots. Without weights of rows and slots there are none."""
-        if is_iid is None:
-            is_iid = torch.ones(logits.size(0), dtype=torch.bool, device=logits.device)
         if self.queue_size == 0:
             return Rows(logits, targets, is_iid, sample_weight)
         if sample_weight is None:  # Weights that are all 1 change nothing.

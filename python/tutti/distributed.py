@@ -27,6 +27,10 @@ def is_tutti(group):
     return all(each.rpartition(":")[2] == "tutti" for each in str(dist.get_backend(group)).split(","))
 
 
+def name_of(group):
+    return (group or dist.group.WORLD).group_name
+
+
 def device_of(group):
     """Of a tensor that the group can reduce."""
     return dist.distributed_c10d._get_object_coll_device(group)
@@ -40,33 +44,26 @@ def exchange(numbers, device, group=None):
     return torch.stack(every).tolist()
 
 
-def _lengths(function, tensor, group):
-    """The number of rows of every rank."""
-    every = exchange([tensor.shape[0] if tensor.ndim else -1], tensor.device, group)
-    lengths = [rows for rows, in every]
-    if min(lengths) < 0:
-        raise ValueError(f"tutti: {function}() gathers rows, and the tensor of rank {lengths.index(-1)} has no "
-                         f"dimension; pass [n, ...], such as tensor[None]")
-    return lengths
-
-
-def gather_parts(local, lengths, group=None):
-    """The rows [n_r, ...] of every rank as a list, where `lengths` is every rank's number of rows."""
-    longest = max(lengths)
-    even = is_tutti(group) or min(lengths) == longest
-    sent = local.contiguous()
-    if not even:  # Other backends want equal lengths.
-        sent = torch.cat([local, local.new_zeros((longest - local.shape[0], *local.shape[1:]))])
-    parts = [local.new_empty((rows if even else longest, *local.shape[1:])) for rows in lengths]
-    dist.all_gather(parts, sent, group=group)
-    return [part[:rows] for part, rows in zip(parts, lengths)]
+@torch.compiler.disable
+def gather_rows(local, group=None, lengths=None):
+    """The rows of every rank, [sum n_r, ...], and their numbers, which other backends than tutti exchange unless
+    `lengths` has them. A tensor without dimensions is one row."""
+    if is_tutti(group):
+        return torch.ops.tutti.all_gather_rows(local, name_of(group))
+    local = torch.atleast_1d(local)
+    lengths = lengths or [rows for rows, in exchange([len(local)], local.device, group)]
+    padded = torch.cat([local, local.new_zeros((max(lengths) - len(local), *local.shape[1:]))])
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded, group=group)
+    return torch.cat([part[:rows] for part, rows in zip(parts, lengths)]), lengths
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, local, _, lengths, grad_scale, group):
-        ctx.lengths, ctx.grad_scale, ctx.group = lengths, grad_scale, group
-        return torch.cat(gather_parts(local, lengths, group))
+    def forward(ctx, local, _, grad_scale, group):
+        whole, ctx.lengths = gather_rows(local, group)
+        ctx.grad_scale, ctx.group = grad_scale, group
+        return whole
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -75,14 +72,13 @@ class _Gather(torch.autograd.Function):
         if ctx.grad_scale == "local_slice":
             mine = grad.split(ctx.lengths)[rank]
         elif is_tutti(ctx.group):
-            mine = grad.new_empty((ctx.lengths[rank], *grad.shape[1:]))
-            dist.reduce_scatter(mine, list(grad.contiguous().split(ctx.lengths)), group=ctx.group)
+            mine = torch.ops.tutti.reduce_scatter_rows(grad, ctx.lengths, name_of(ctx.group))
         else:  # Not every backend has a reduce_scatter of uneven parts.
             ranks, rows = len(ctx.lengths), ctx.lengths[rank]
             parts = grad.new_empty((ranks * rows, *grad.shape[1:]))
             dist.all_to_all_single(parts, grad.contiguous(), [rows] * ranks, ctx.lengths, group=ctx.group)
             mine = parts.view(ranks, rows, *grad.shape[1:]).sum(0)
-        return mine / len(ctx.lengths) if ctx.grad_scale == "mean" else mine, None, None, None, None
+        return mine / len(ctx.lengths) if ctx.grad_scale == "mean" else mine, None, None, None
 
 
 def all_gather_with_grad(tensor, group=None, grad_scale="sum"):
@@ -97,15 +93,14 @@ def all_gather_with_grad(tensor, group=None, grad_scale="sum"):
         raise ValueError(f"tutti: grad_scale is {grad_scale!r}; it is one of {', '.join(GRAD_SCALES)}")
     if _size("all_gather_with_grad", group) == 1:
         return tensor
-    lengths = _lengths("all_gather_with_grad", tensor, group)
-    return _Gather.apply(tensor, torch.empty(0, requires_grad=True), lengths, grad_scale, group)
+    return _Gather.apply(tensor, torch.empty(0, requires_grad=True), grad_scale, group)
 
 
 def all_gather_no_grad(tensor, group=None):
     """all_gather_with_grad() without a gradient, of any dtype that the backend takes."""
     if _size("all_gather_no_grad", group) == 1:
         return tensor
-    return torch.cat(gather_parts(tensor.detach(), _lengths("all_gather_no_grad", tensor, group), group))
+    return gather_rows(tensor.detach(), group)[0]
 
 
 def _objects(function, mine, group):
@@ -122,7 +117,8 @@ def gather_all_tensors(result, group=None):
         if (len(shape), dtype) != (len(every[0][0]), every[0][1]):
             raise ValueError(f"tutti: gather_all_tensors(): rank 0 has {every[0][1]} {list(every[0][0])}; rank {rank} "
                              f"has {dtype} {list(shape)}; give all ranks one dtype and one number of dimensions")
-    parts = gather_parts(result.detach().reshape(-1), [math.prod(shape) for shape, _ in every], group)
+    lengths = [math.prod(shape) for shape, _ in every]
+    parts = gather_rows(result.detach().reshape(-1), group, lengths)[0].split(lengths)
     parts = [part.view(shape) for part, (shape, _) in zip(parts, every)]
     parts[dist.get_rank(group)] = result
     return parts

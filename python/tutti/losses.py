@@ -10,12 +10,11 @@ import importlib
 import pkgutil
 
 import torch
-import torch.distributed as dist
 
 from tutti import _c10d  # noqa: F401  Loads the operators.
 from tutti._loss import Loss, Queue, Rows, Terms, on_host, warn
 from tutti._warmup import LossWarmupWrapper
-from tutti.distributed import all_gather_no_grad, all_gather_with_grad, is_tutti
+from tutti.distributed import all_gather_no_grad, all_gather_with_grad, is_tutti, name_of
 
 __all__ = ["SmoothAPLoss", "RecallAtQuantileLoss", "PAUCAtBudgetLoss", "SigmoidFocalLoss", "SoftmaxFocalLoss",
            "LossWarmupWrapper", "install"]
@@ -128,7 +127,7 @@ class RankingLoss(Loss):
             gathered, start = self._gathered(rows, lengths)
             rows = Rows(*gathered)
             if is_tutti(self.group):
-                group = (self.group or dist.group.WORLD).group_name  # Its ranks share the work.
+                group = name_of(self.group)  # Its ranks share the work.
         elif refused:
             raise refused
         pool = self._queue.merge(*rows)

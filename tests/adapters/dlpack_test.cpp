@@ -227,20 +227,6 @@ TYPED_TEST(DLPackOwned, WithoutADeleterNothingIsCalled) {
   EXPECT_NO_THROW(dlpack::Owned<TypeParam>{&forever}.reset());
 }
 
-TYPED_TEST(DLPackOwned, AValueThatIsTheInputIsCopied) {
-  const std::vector<double> input{1, 2, 3};
-  auto owned = dlpack::own<TypeParam>(MaybeOwned(ConstTensorView(input)));
-  EXPECT_NE(owned->dl_tensor.data, input.data());
-  const auto* const data = static_cast<const double*>(dlpack::view(*owned).data);
-  EXPECT_EQ(std::vector(data, data + 3), input);
-}
-
-TYPED_TEST(DLPackOwned, AValueOfItsOwnIsNot) {
-  Tensor array(host_memory(), {3}, DType::f32);
-  const void* const data = array.data();
-  EXPECT_EQ(dlpack::own<TypeParam>(MaybeOwned(std::move(array)))->dl_tensor.data, data);
-}
-
 #ifdef DLPACK_MAJOR_VERSION
 TEST_F(DLPackTest, AReadOnlyArrayHasNoMutableView) {
   DLManagedTensorVersioned managed{};

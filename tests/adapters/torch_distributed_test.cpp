@@ -97,13 +97,13 @@ TEST_P(TorchNames, PrintTheirResultsForTheComparisonWithPython) {
     for (const at::Tensor& one : each) add("gather_all_tensors", one);
     for (const char* op : {"sum", "Mean", "avg", "max", "MIN", "prod", "product"}) {
       const at::Tensor floats = at::arange(2, at::kDouble) - rank;
-      sync_ddp(libtorch::mutable_view(floats), &group, op);
+      libtorch::sync_ddp(floats, &group, op);
       add(op, floats);
       at::Tensor integers = at::arange(2, at::kLong) * 3 - 4 * rank;
-      sync_ddp(libtorch::mutable_view(integers), &group, op);
+      libtorch::sync_ddp(integers, &group, op);
       add(op, integers);
     }
-    add_number("sync_ddp", sync_ddp(0.1 * (rank + 1), &group));
+    add_number("sync_ddp", libtorch::sync_ddp(0.1 * (rank + 1), &group));
     add_number("global_mean", global_mean(group, 0.1 * rank, static_cast<double>(rows)));
     const std::vector<NamedLoss> losses{{"b", 0.1 * rank, 1.0 + rank}, {"a", 0, 0}};
     for (const double mean : reduce_losses(group, losses)) add_number("reduce_losses", mean);
@@ -157,8 +157,47 @@ TEST_P(TorchNames, GatherAllTensorsKeepsTheGraphOfTheRanksOwn) {
   });
 }
 
-TEST(TorchNamesArguments, WithoutAGroupOneReturnsItsInputAndTheOthersSayWhatToDo) {
+TEST_P(TorchNames, SyncReducesInPlaceByNameInAnyCase) {
+  test::on_ranks(GetParam(), [](ProcessGroup& group) {
+    const int n = group.size();
+    const auto expect_reduced = [&](const libtorch::SyncOp& op, double first, double second) {
+      const at::Tensor x = (at::arange(2, at::kDouble) + 1) * (group.rank() + 1);
+      EXPECT_TRUE(libtorch::sync_ddp(x, &group, op).is_same(x));
+      EXPECT_EQ(x[0].item<double>(), first);
+      EXPECT_EQ(x[1].item<double>(), second);
+    };
+    const double sum = n * (n + 1) / 2.0;
+    expect_reduced({}, sum, 2 * sum);
+    for (const char* name : {"sum", "Sum", "SUM"}) expect_reduced(name, sum, 2 * sum);
+    for (const char* name : {"mean", "Mean", "avg", "AVG"})
+      expect_reduced(name, sum / n, 2 * sum / n);
+    for (const char* name : {"max", "MAX"}) expect_reduced(name, n, 2 * n);
+    for (const char* name : {"min", "Min"}) expect_reduced(std::string(name), 1, 2);
+    const double product = std::tgamma(n + 1);
+    for (const char* name : {"prod", "Product"})
+      expect_reduced(name, product, std::ldexp(product, n));
+    expect_reduced(ReduceOp::premul(0.5), sum / 2, sum);
+    const at::Tensor integers = at::full({1}, group.rank() == 0 ? -3 : 0, at::kLong);
+    libtorch::sync_ddp(integers, &group, "mean");
+    EXPECT_EQ(integers.item<std::int64_t>(), -3 / n);
+    EXPECT_EQ(libtorch::sync_ddp(group.rank() + 1, &group, "max"), n);
+    EXPECT_EQ(libtorch::sync_ddp_if_available(0.5F, &group), 0.5 * n);
+  });
+}
+
+TEST(TorchNamesArguments, AnUnknownNameOfAReductionIsRefusedWithThoseThatThereAre) {
+  for (const char* name :
+       {"", "medain", "sum ", "summe", "premul_sum", "none", "band", "m\xC3\x84X"})
+    expect_error(
+        Errc::invalid_argument,
+        {"'" + std::string(name) + "' is unknown", "sum, mean, avg, max, min, prod, product"},
+        [&] { libtorch::SyncOp{name}; });
+}
+
+TEST(TorchNamesArguments, WithoutAGroupSomeReturnTheirInputAndTheOthersSayWhatToDo) {
   const at::Tensor x = leaf(pattern({2}, 0));
+  EXPECT_TRUE(libtorch::sync_ddp_if_available(x, nullptr, "mean").is_same(x));
+  EXPECT_EQ(libtorch::sync_ddp_if_available(7, nullptr, "mean"), 7);
   for (const bool sync_grads : {false, true})
     EXPECT_TRUE(libtorch::all_gather_ddp_if_available(x, nullptr, sync_grads).is_same(x));
   const auto expect_refused = [&](const char* name, const auto& call, const auto&... more) {
@@ -169,6 +208,9 @@ TEST(TorchNamesArguments, WithoutAGroupOneReturnsItsInputAndTheOthersSayWhatToDo
   expect_refused("all_gather_no_grad", libtorch::all_gather_no_grad);
   expect_refused("AllGatherGrad", libtorch::AllGatherGrad::apply);
   expect_refused("gather_all_tensors", libtorch::gather_all_tensors);
+  expect_refused(
+      "sync_ddp", [](auto&&... arguments) { libtorch::sync_ddp(arguments...); },
+      libtorch::SyncOp());
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ class Ranks(unittest.TestCase):
                     weight = w[:, None] if targets.ndim == 2 else w
                     part = self.part(rank, size, 40)
                     mine, whole = x[part].clone().requires_grad_(), x.clone().requires_grad_()
-                    with mock.patch.object(_loss, "gather_parts", wraps=_loss.gather_parts) as gathers:
+                    with mock.patch.object(_loss, "gather_rows", wraps=_loss.gather_rows) as gathers:
                         got = make(reduction=reduction)(mine, targets[part], sample_weight=weight[part])
                     self.assertEqual(gathers.called, reduction == "none" and size > 1)
                     expected = make(reduction=reduction, gather_distributed=False)(whole, targets, sample_weight=weight)

@@ -138,15 +138,25 @@ class Names(unittest.TestCase):
         def body(rank, size):
             rows = torch.ones(2 * rank, 3, requires_grad=True)
             whole = distributed.all_gather_with_grad(rows)
+            places = {"all_reduce": dist, "all_gather": dist, "reduce_scatter": dist, "all_to_all_single": dist,
+                      "reduce_scatter_rows": torch.ops.tutti}
             with contextlib.ExitStack() as patches:
-                calls = {name: patches.enter_context(mock.patch.object(dist, name, wraps=getattr(dist, name)))
-                         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all_single")}
+                calls = {name: patches.enter_context(mock.patch.object(place, name, wraps=getattr(place, name)))
+                         for name, place in places.items()}
                 whole.sum().backward()
-            calls = [(name, call.call_args.args) for name, call in calls.items() if call.called]
-            (name, (_, sent, *_)), = calls
-            assert name == ("reduce_scatter" if dist.get_backend() == "tutti" else "all_to_all_single"), name
-            assert sum(part.nbytes for part in sent) == whole.nbytes
+            (name, args), = [(name, call.call_args.args) for name, call in calls.items() if call.called]
+            assert name == ("reduce_scatter_rows" if dist.get_backend() == "tutti" else "all_to_all_single"), name
+            assert args[name == "all_to_all_single"].nbytes == whole.nbytes
             equal(rows.grad, torch.full_like(rows, size))
+        self.on_ranks(body, sizes=(2, 3))
+
+    def test_a_tensor_without_dimensions_is_one_row(self):
+        def body(rank, size):
+            x = torch.ones(() if rank == 1 else 2, requires_grad=True)
+            whole = distributed.all_gather_with_grad(x)
+            equal(whole.detach(), torch.ones(2 * size - 1))
+            whole.sum().backward()
+            equal(x.grad, torch.full_like(x, size))
         self.on_ranks(body, sizes=(2, 3))
 
     def test_before_init_every_function_says_what_to_call(self):
@@ -195,10 +205,10 @@ class Names(unittest.TestCase):
 
     def test_what_no_rank_can_do_is_refused_on_all(self):
         def body(rank, size):
-            scalar = torch.tensor(1.0) if rank == 1 else torch.ones(2)
             for gather in (distributed.all_gather_with_grad, distributed.all_gather_no_grad):
-                with self.assertRaisesRegex(ValueError, "the tensor of rank 1 has no dimension"):
-                    gather(scalar)
+                if dist.get_backend() == "tutti":
+                    with self.assertRaisesRegex(dist.DistBackendError, r"mismatch.*\[\*, 2\].*\[\*, 3\]"):
+                        gather(torch.ones(1, 2 + (rank == 1)))
             with self.assertRaisesRegex(ValueError, "grad_scale is 'half'; it is one of sum, mean, local_slice"):
                 distributed.all_gather_with_grad(torch.ones(2), grad_scale="half")
             with self.assertRaisesRegex(ValueError, r"rank 0 has \['a'\]; rank 1 has \['a', 'b'\]"):

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,13 +12,11 @@
 #include <tutti/backend/backend_table.hpp>
 #include <tutti/version.hpp>
 
-#include "bench/output.hpp"
 #include "bench/own_calls.hpp"
 #include "bench/recorder.hpp"
 #include "bench/staging.hpp"
 #include "common/duration.hpp"
 #include "common/host.hpp"
-#include "common/signals.hpp"
 #include "common/text.hpp"
 #include "links/links.hpp"
 #include "run/ending.hpp"
@@ -132,7 +131,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bo
   for (const Row& row : record.rows) {
     if (row.wrong.value_or(0) == 0) continue;
     fmt::print(err, "error: {} {}: {}\n", title(row.key), format_bytes(row.bytes),
-               describe_wrong(row));
+               describe_wrong(row.wrong, row.first_wrong));
     record.status = Status::wrong_data;
   }
   if (asked_to_end) {
@@ -143,12 +142,34 @@ Exit judge(const std::vector<Outcome>& outcomes, const BenchOptions& options, bo
   return options.links && !record.slow.empty() ? Exit::found : Exit::ok;
 }
 
-/// Handles Ctrl-C and SIGTERM for the ranks of this process.
-class OnSignal {
+/// Handles SIGINT and SIGTERM for the ranks of this process, on a dedicated thread. Construct it
+/// before other threads start; otherwise those threads receive the signals.
+class Signals {
  public:
-  OnSignal(Interrupt& interrupt, std::FILE* err) : interrupt_(interrupt), err_(err) {}
+  /// `err`: null: silent.
+  Signals(Interrupt& interrupt, std::FILE* err) : interrupt_(interrupt), err_(err) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, &before_);
+    thread_ = std::jthread([this, set](const std::stop_token& stop) {
+      int signal = 0;
+      while (sigwait(&set, &signal) == 0 && !stop.stop_requested()) take(signal);
+    });
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  ~Signals() {
+    thread_.request_stop();
+    pthread_kill(thread_.native_handle(), SIGTERM);  // Ends the wait of the thread.
+    thread_.join();
+    // A signal that is still pending gets its default effect here.
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
 
-  void operator()(int signal) {
+ private:
+  void take(int signal) {
     // Ignores a SIGINT soon after the last one: a terminal and a launcher may both forward the same
     // Ctrl-C. Shorter than the time after which `tutti run` forwards a second one (again_time).
     const auto now = Clock::now();
@@ -168,11 +189,12 @@ class OnSignal {
     if (!going_on) _exit(static_cast<int>(Exit::interrupted));
   }
 
- private:
   Interrupt& interrupt_;
-  std::FILE* err_;  // Null: silent.
+  std::FILE* err_;
   Clock::time_point last_{};
   bool aborted_ = false;
+  sigset_t before_{};
+  std::jthread thread_{};
 };
 
 Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
@@ -211,8 +233,7 @@ Exit bench(const BenchOptions& asked, std::FILE* out, std::FILE* err) {
   Interrupt own_interrupt;
   Interrupt& interrupt = options.interrupt == nullptr ? own_interrupt : *options.interrupt;
   std::optional<Signals> signals;  // Before any other thread starts.
-  if (options.handles_signals)
-    signals.emplace(OnSignal(interrupt, writes && !options.quiet ? err : nullptr));
+  if (options.handles_signals) signals.emplace(interrupt, writes && !options.quiet ? err : nullptr);
 
   BenchRecord record{begin_record(backend, options)};
   record.notes = plan.notes;

@@ -1,4 +1,4 @@
-#include "bench/command.hpp"
+#include "bench/bench.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -109,104 +109,98 @@ Choice<Counts> parse_counts(std::string_view text) {
 
 }  // namespace
 
-OptionList BenchCommand::options() {
-  OptionList list{{"collectives", &collectives_, "all, or some of them (default all_reduce)",
+OptionList bench_options(BenchOptions& to) {
+  Request& request = to.request;
+  Timing& timing = to.timing;
+  const auto sizes = [&](std::string_view, const std::string& text) {
+    request.sizes = parse_sizes(text);
+  };
+  const auto dtypes = [&](std::string_view option, const std::string& text) {
+    request.dtypes = parse_list<DType>(option, text, first_values<DType>(dtype_count), parse_dtype);
+  };
+  const auto ops = [&](std::string_view option, const std::string& text) {
+    request.ops = parse_list<ReduceOp::Kind>(option, text, first_values<ReduceOp::Kind>(named_ops),
+                                             parse_named_op);
+  };
+  const auto root = [&](std::string_view option, const std::string& text) {
+    request.all_roots = text == "all";
+    if (!request.all_roots)
+      request.root = static_cast<int>(parse_integer(option, text, 0, most_ranks - 1));
+  };
+  const auto place = [&](std::string_view, const std::string& text) {
+    request.places = parse_places(text);
+  };
+  const auto counts = [&](std::string_view, const std::string& text) {
+    request.counts = parse_counts(text);
+  };
+  const auto percentiles = [&](std::string_view, const std::string& text) {
+    timing.percentiles = parse_percentiles(text);
+    to.percentiles_given = true;
+  };
+  OptionList list{{"collectives", &to.collectives, "all, or some of them (default all_reduce)",
                    "COLL[,COLL...]", ""}};
-  launch_texts_.add_to(list);
+  add_launch_options(list, to);
   const OptionList own{
-      {"-s,--sizes", &sizes_, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
-      {"-d,--dtype", &dtypes_, "such as f32,bf16, or all (f32)", "LIST", "Work"},
-      {"-o,--op", &ops_, "such as sum,max, or all (sum)", "LIST", "Work"},
-      {"-r,--root", &root_, "a rank, or all (0)", "R", "Work"},
-      {"--place", &place_, "out, in or both (out)", "WHERE", "Work"},
-      {"--counts", &counts_, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
+      {"-s,--sizes", sizes, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
+      {"-d,--dtype", dtypes, "such as f32,bf16, or all (f32)", "LIST", "Work"},
+      {"-o,--op", ops, "such as sum,max, or all (sum)", "LIST", "Work"},
+      {"-r,--root", root, "a rank, or all (0)", "R", "Work"},
+      {"--place", place, "out, in or both (out)", "WHERE", "Work"},
+      {"--counts", counts, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
        "Work"},
-      {"-m,--aggregate", &aggregate_, "calls that a Coalesce sends as one (1)", "M", "Work"},
+      {"-m,--aggregate", to_integer(timing.aggregate, 1, most_in_one_call),
+       "calls that a Coalesce sends as one (1)", "M", "Work"},
 
-      {"--mode", &mode_, "throughput, or latency: a barrier before each call", "MODE", "Timing"},
-      {"--min-time", &min_time_, "measure each size so long (0.5s)", "TIME", "Timing"},
-      {"--iters", &iters_, "auto: at least 10 and --min-time", "N", "Timing"},
-      {"--warmup", &warmup_, "calls before each size; auto: until it settles", "N", "Timing"},
-      {"--overlap", &overlap_, "asynchronous calls, alone and with compute beside them", "",
+      {"--mode", to_choice(timing.mode), "throughput, or latency: a barrier before each call",
+       "MODE", "Timing"},
+      {"--min-time", to_duration(timing.min_time), "measure each size so long (0.5s)", "TIME",
        "Timing"},
-      {"--links", &links_, "then measure the links between all ranks; one is slow: exit 3", "",
+      {"--iters", to_count(timing.iters, 1), "auto: at least 10 and --min-time", "N", "Timing"},
+      {"--warmup", to_count(timing.warmup, 0), "calls before each size; auto: until it settles",
+       "N", "Timing"},
+      {"--overlap", &timing.overlap, "asynchronous calls, alone and with compute beside them", "",
        "Timing"},
-      {"--max-total", &max_total_, "measure no further size after it (10m)", "TIME", "Timing"},
-      {"--order", &order_, "of the sizes: size or random", "ORDER", "Timing"},
-      {"--cold", &cold_, "rotate over more memory than the cache holds", "", "Timing"},
-      {"-a,--rank-agg", &rank_agg_, "time of an iteration over ranks: max, mean, min, rank0", "HOW",
+      {"--links", &to.links, "then measure the links between all ranks; one is slow: exit 3", "",
        "Timing"},
-      {"--percentiles", &percentiles_, "of the iterations (50,90,99)", "LIST", "Timing"},
+      {"--max-total", to_timeout(to.max_total), "measure no further size after it (10m)", "TIME",
+       "Timing"},
+      {"--order", to_choice(request.order), "of the sizes: size or random", "ORDER", "Timing"},
+      {"--cold", &to.cold, "rotate over more memory than the cache holds", "", "Timing"},
+      {"-a,--rank-agg", to_choice(timing.rank_agg),
+       "time of an iteration over ranks: max, mean, min, rank0", "HOW", "Timing"},
+      {"--percentiles", percentiles, "of the iterations (50,90,99)", "LIST", "Timing"},
 
-      {"--check", &check_, "first, all or none of the calls (first)", "WHICH", "Check"},
-      {"--seed", &seed_, "of the data and of --order random (0)", "S", "Check"},
+      {"--check", to_choice(timing.check), "first, all or none of the calls (first)", "WHICH",
+       "Check"},
+      {"--seed", to_integer(timing.seed, 0, std::numeric_limits<std::int64_t>::max()),
+       "of the data and of --order random (0)", "S", "Check"},
 
-      {"--samples", &samples_, "none, or all iterations, in the JSON", "WHICH", "Output"},
-      {"-q", &quiet_, "no progress and no notes", "", "Output"},
-      {"-v", &verbose_, "tell about each size on stderr", "", "Output"},
-      {"--help-sizes", &help_sizes_, "print the size syntax and what a size means, and exit"}};
+      {"--samples", to_choice(timing.samples), "none, or all iterations, in the JSON", "WHICH",
+       "Output"},
+      {"-q", &to.quiet, "no progress and no notes", "", "Output"},
+      {"-v", &to.verbose, "tell about each size on stderr", "", "Output"},
+      {"--help-sizes", &to.help_sizes, "print the size syntax and what a size means, and exit"}};
   list.insert(list.end(), own.begin(), own.end());
-  output_texts_.add_to(list);
+  add_output_options(list, to);
   return list;
 }
 
-BenchOptions BenchCommand::parse(const std::vector<std::string>& argv) const {
-  BenchOptions options;
-  launch_texts_.parse(options);
-  output_texts_.parse(options, argv);
-  options.handles_signals = true;
-
+void check_bench(BenchOptions& options) {
+  check_launch(options);
+  const Timing& timing = options.timing;
   Request& request = options.request;
-  request.collectives = parse_collectives(collectives_);
-  if (!dtypes_.empty())
-    request.dtypes =
-        parse_list<DType>("--dtype", dtypes_, first_values<DType>(dtype_count), parse_dtype);
-  if (!ops_.empty())
-    request.ops = parse_list<ReduceOp::Kind>("--op", ops_, first_values<ReduceOp::Kind>(named_ops),
-                                             parse_named_op);
-  if (!place_.empty()) request.places = parse_places(place_);
-  if (!counts_.empty()) request.counts = parse_counts(counts_);
-  if (!sizes_.empty()) request.sizes = parse_sizes(sizes_);
-  request.all_roots = root_ == "all";
-  if (!root_.empty() && !request.all_roots)
-    request.root = static_cast<int>(parse_integer("--root", root_, 0, most_ranks - 1));
-  request.order = parse_choice<Order>("--order", order_);
-  request.seed = static_cast<std::uint64_t>(
-      parse_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max()));
-
-  Timing& timing = options.timing;
-  timing.mode = parse_choice<Mode>("--mode", mode_);
-  timing.min_time = parse_duration("--min-time", min_time_);
-  options.links = links_;
-  timing.aggregate = parse_integer("--aggregate", aggregate_, 1, most_in_one_call);
-  timing.overlap = overlap_;
+  request.collectives = parse_collectives(options.collectives);
+  request.seed = timing.seed;
   request.async_for = timing.overlap ? "--overlap" : timing.aggregate > 1 ? "--aggregate" : "";
-  timing.iters = parse_count("--iters", iters_, 1);
-  timing.warmup = parse_count("--warmup", warmup_, 0);
-  timing.rank_agg = parse_choice<RankAgg>("--rank-agg", rank_agg_);
-  timing.check = parse_choice<Check>("--check", check_);
-  timing.seed = request.seed;
-  if (!percentiles_.empty()) {
-    timing.percentiles = parse_percentiles(percentiles_);
-    options.percentiles_given = true;
-  }
-  timing.samples = parse_choice<Samples>("--samples", samples_);
-  options.cold = cold_;
-  options.max_total = parse_timeout("--max-total", max_total_);
-
   const auto keeps_samples = [](Format format) {
     return format != Format::table && format != Format::markdown;
   };
-  const bool kept = keeps_samples(options.format) ||
-                    std::ranges::any_of(options.files, [&](const std::string& file) {
-                      return keeps_samples(format_of(file).value());
-                    });
+  bool kept = keeps_samples(options.format);
+  for (const std::string& file : options.files) kept = keeps_samples(format_of(file)) || kept;
   if (timing.samples == Samples::all && !kept)
     refuse("--samples all: a table cannot show them; add -f json or --out FILE.json");
-  if (quiet_ && verbose_) refuse("-q and -v exclude each other; leave one of them out");
-  options.quiet = quiet_;
-  options.verbose = verbose_;
-  return options;
+  if (options.quiet && options.verbose)
+    refuse("-q and -v exclude each other; leave one of them out");
 }
 
 std::string sizes_help() {

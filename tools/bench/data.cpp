@@ -8,7 +8,8 @@ namespace tutti::tool {
 
 void Wrong::add(const Mismatches& found, int rank, PlaceMode array) {
   if (count == 0 && found.first)
-    first = FirstWrong{rank, array, found.first->index, found.first->expected, found.first->got};
+    first = FirstWrong{rank, std::string(name_of(array)), found.first->index, found.first->expected,
+                       found.first->got};
   count += found.count;
 }
 

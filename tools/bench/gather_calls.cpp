@@ -47,13 +47,13 @@ CallOptions in_memory(const How& how, Memory& memory) {
 void gather_unknown_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
   PreparedMemory memory(arrays.out, group.memory());
   const auto all = all_gather_rows(group, arrays.in, {}, in_memory(how, memory));
-  check_layout("all_gather_rows", all.layout, how.cell);
+  check_layout("all_gather_rows", all.rows, how.cell);
 }
 
 void gather_padded_rows(ProcessGroup& group, const Arrays& arrays, const How& how) {
   PreparedMemory memory(arrays.out, group.memory());
   const auto all = all_gather_padded(group, arrays.in, 0, {}, in_memory(how, memory));
-  check_layout("all_gather_padded", all.layout, how.cell);
+  check_layout("all_gather_padded", all.rows, how.cell);
 }
 
 }  // namespace tutti::tool

@@ -1,4 +1,4 @@
-#include "bench/output.hpp"
+#include "bench/bench.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,6 @@
 
 #include "bench/table.hpp"
 #include "common/duration.hpp"
-#include "links/table.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -53,7 +52,7 @@ Field describe_run(const BenchRecord& record, const BenchOptions& options) {
     fields("config", [&](Fields& config) { describe(config, options); });
     fields("results", record.rows);
     fields("fit", record.fits);
-    fields("links", unless_empty(link_rows(record.links)), "in both directions; with --links",
+    fields("links", unless_empty(record.links), "in both directions; with --links",
            {.omitted = true});
     fields("slow", record.slow, "ranks and links that are slower than the others");
     fields("avg_busbw", average_busbw(record.rows), "GB/s, of all rows that have a busbw");

@@ -61,14 +61,6 @@ void describe_times(Fields& fields, const Row& row) {
 
 }  // namespace
 
-void describe(Fields& fields, const FirstWrong& first) {
-  fields("rank", first.rank, {.at_least = 0});
-  fields("array", first.array);
-  fields("index", first.index, "outside of the array for a guard byte");
-  fields("expected", first.expected);
-  fields("got", first.got);
-}
-
 void describe(Fields& fields, const Overlap& overlap) {
   const auto column = [](const char* name, double us) {
     return About{.column = {name, 12, format_us(us)}};
@@ -148,16 +140,6 @@ std::string title(const Key& key) {
   if (key.place) text += *key.place == PlaceMode::out ? "  out-of-place" : "  in-place";
   if (key.root) text += fmt::format("  root {}", *key.root);
   if (!key.counts.empty() && key.counts != "even") text += fmt::format("  counts {}", key.counts);
-  return text;
-}
-
-std::string describe_wrong(const Row& row) {
-  const std::int64_t wrong = row.wrong.value_or(0);
-  std::string text = fmt::format("{} wrong element{}", wrong, wrong == 1 ? "" : "s");
-  if (row.first_wrong)
-    text += fmt::format(", first: rank {} {}[{}] expected {} got {}", row.first_wrong->rank,
-                        name_of(row.first_wrong->array), row.first_wrong->index,
-                        row.first_wrong->expected, row.first_wrong->got);
   return text;
 }
 

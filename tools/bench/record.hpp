@@ -39,14 +39,6 @@ struct Key {
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-struct FirstWrong {
-  int rank = 0;
-  PlaceMode array = PlaceMode::out;  ///< `in` for a modified input.
-  std::int64_t index = 0;            ///< Element index; outside of the array for a guard byte.
-  std::string expected{};
-  std::string got{};
-};
-
 /// The times of --overlap: medians of the iterations, their mean over the ranks.
 struct Overlap {
   double overall_us = 0;  ///< A call with the compute between its start and its end.
@@ -103,8 +95,5 @@ std::string title(const Key& key);
 
 /// The mean of the bus bandwidths of all rows that have one, as nccl-tests prints it.
 std::optional<double> average_busbw(std::span<const Row> rows);
-
-/// The wrong elements of a row, in one line.
-std::string describe_wrong(const Row& row);
 
 }  // namespace tutti::tool

@@ -11,7 +11,7 @@
 #include <tutti/version.hpp>
 
 #include "common/text.hpp"
-#include "links/table.hpp"
+#include "links/links.hpp"
 #include "report/table.hpp"
 
 namespace tutti::tool {
@@ -158,7 +158,8 @@ std::string Table::line_of(const Row& row) const {
 
 void Table::print(const Row& row) {
   fmt::print(out_, "{}", line_of(row));
-  if (row.wrong.value_or(0) != 0) fmt::print(out_, "          {}\n", describe_wrong(row));
+  if (row.wrong.value_or(0) != 0)
+    fmt::print(out_, "          {}\n", describe_wrong(row.wrong, row.first_wrong));
   std::fflush(out_);
 }
 

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <limits>
-
-#include "common/processor_time.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -13,6 +12,12 @@ constexpr int calibrations = 5;
 constexpr std::chrono::nanoseconds long_enough = std::chrono::milliseconds(5);
 
 }  // namespace
+
+std::chrono::nanoseconds thread_processor_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);  // Cannot fail for this clock.
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
 
 ComputeLoop::ComputeLoop(std::chrono::nanoseconds duration) {
   if (duration.count() == 0) return;

@@ -5,6 +5,9 @@
 
 namespace tutti::tool {
 
+/// Processor time that this thread has used so far, in user and system mode.
+std::chrono::nanoseconds thread_processor_time();
+
 /// A loop of arithmetic in registers that stands for a program's compute. Its amount of work is
 /// fixed, not its duration: it takes longer where another thread uses the same core. One thread
 /// uses it.

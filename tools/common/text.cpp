@@ -69,6 +69,23 @@ std::chrono::nanoseconds parse_timeout(std::string_view option, std::string_view
   return timeout;
 }
 
+Reader to_count(std::optional<std::int64_t>& to, std::int64_t low) {
+  return [&to, low](std::string_view option, const std::string& text) {
+    to = parse_count(option, text, low);
+  };
+}
+
+Reader to_duration(std::chrono::nanoseconds& to) {
+  return [&to](std::string_view option, const std::string& text) {
+    to = parse_duration(option, text);
+  };
+}
+
+Reader to_timeout(std::chrono::nanoseconds& to) {
+  return
+      [&to](std::string_view option, const std::string& text) { to = parse_timeout(option, text); };
+}
+
 std::string plural(std::int64_t count, std::string_view one, std::string_view many) {
   if (count == 1 || !many.empty()) return fmt::format("{} {}", count, count == 1 ? one : many);
   return fmt::format("{} {}s", count, one);

@@ -6,9 +6,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "common/names.hpp"
+#include "common/option.hpp"
 
 namespace tutti::tool {
 
@@ -38,6 +40,29 @@ E parse_choice(std::string_view option, std::string_view text) {
 
 /// Reads a duration above 0: "60s".
 std::chrono::nanoseconds parse_timeout(std::string_view option, std::string_view text);
+
+/// Readers of options, which set `to` by the functions above.
+/// @{
+template <typename T>
+Reader to_integer(T& to, std::int64_t low, std::int64_t high) {
+  return [&to, low, high](std::string_view option, const std::string& text) {
+    const std::int64_t value = parse_integer(option, text, low, high);
+    if constexpr (std::is_arithmetic_v<T>)
+      to = static_cast<T>(value);
+    else
+      to = static_cast<typename T::value_type>(value);
+  };
+}
+template <Named E>
+Reader to_choice(E& to) {
+  return [&to](std::string_view option, const std::string& text) {
+    to = parse_choice<E>(option, text);
+  };
+}
+Reader to_count(std::optional<std::int64_t>& to, std::int64_t low);
+Reader to_duration(std::chrono::nanoseconds& to);
+Reader to_timeout(std::chrono::nanoseconds& to);
+/// @}
 
 /// "1 rank", "2 ranks"; `many` for plurals other than `one` with an s.
 std::string plural(std::int64_t count, std::string_view one, std::string_view many = {});

@@ -47,9 +47,9 @@ struct Checkup {
   }
 };
 
-void parts(Message& message, CheckResult& check);
-void parts(Message& message, Fact& fact);
-void parts(Message& message, Checkup& checkup);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CheckResult, level, area, text, remedy, ranks)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Fact, level, name, value)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Checkup, host, pid, cpus, checks, facts)
 
 /// Checks this process and its machine. `ranks`: the number of ranks of the job, 1 if unknown.
 Checkup check_machine(int ranks);

@@ -11,16 +11,6 @@
 
 namespace tutti::tool {
 
-void parts(Message& message, CheckResult& check) {
-  message(check.level, check.area, check.text, check.remedy, check.ranks);
-}
-void parts(Message& message, Fact& fact) {
-  message(fact.level, fact.name, fact.value);
-}
-void parts(Message& message, Checkup& checkup) {
-  message(checkup.host, checkup.pid, checkup.cpus, checkup.checks, checkup.facts);
-}
-
 namespace {
 
 bool is_there(const Checkup& rank) {

@@ -1,4 +1,4 @@
-#include "inspect/diagnose.hpp"
+#include "inspect/inspect.hpp"
 
 #include <signal.h>
 

@@ -1,14 +1,12 @@
-#include "inspect/doctor.hpp"
+#include "inspect/inspect.hpp"
 
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,7 +19,6 @@
 #include "common/duration.hpp"
 #include "common/text.hpp"
 #include "inspect/checkup.hpp"
-#include "inspect/network.hpp"
 #include "report/json.hpp"
 #include "report/output.hpp"
 #include "run/ranks.hpp"
@@ -41,11 +38,6 @@ namespace {
 using namespace std::chrono_literals;
 using enum Level;
 
-/// A connection that takes longer is reported.
-constexpr auto connect_timeout = 2s;
-/// Clocks of hosts may differ by this much: `tutti diagnose` compares their times.
-constexpr auto most_skew = 1000ms;
-
 /// The last time at which the ranks wait for each other is later than the group's timeout.
 constexpr auto end_timeout = 10s;
 
@@ -53,22 +45,14 @@ std::size_t count(const std::vector<CheckResult>& checks, Level level) {
   return static_cast<std::size_t>(std::ranges::count(checks, level, &CheckResult::level));
 }
 
-/// The output of --format json.
-struct DoctorReport {
-  int ranks = 1;
-  const std::vector<CheckResult>& checks;
-};
-
-void describe(Fields& fields, const DoctorReport& report) {
-  fields("ranks", report.ranks);
-  fields("problems", count(report.checks, problem));
-  fields("warnings", count(report.checks, warning));
-  fields("checks", report.checks);
-}
-
 Exit print_report(const std::vector<CheckResult>& checks, int ranks, const DoctorOptions& options) {
   if (options.json) {
-    fmt::print("{}", to_json(Fields::object(DoctorReport{ranks, checks})));
+    fmt::print("{}", to_json(Fields::object([&](Fields& fields) {
+                 fields("ranks", ranks);
+                 fields("problems", count(checks, problem));
+                 fields("warnings", count(checks, warning));
+                 fields("checks", checks);
+               })));
   } else {
     for (const CheckResult& check : checks) {
       const bool one = check.ranks.find_first_of(",-") == std::string::npos;
@@ -94,25 +78,19 @@ class Ranks {
       : info_(std::move(info)),
         base_(std::move(base)),
         store_(make_prefix_store(base_, "doctor/")),
-        options_(options),
-        port_(base_->local_address()) {}
+        options_(options) {}
 
-  Exit run(Checkup mine) {
-    if (port_.port == 0 && info_.store.starts_with("tcp://"))
-      mine.add(warning, "network", "no port for the other ranks: " + port_.why, "");
+  Exit run(const Checkup& mine) {
     publish("checkup", mine);
-    publish("port", Attempt{info_.rank, base_->local_address(), port_.port, {}});
     if (info_.rank == 0) return lead();
     const auto go_on = Deadline::after(options_.timeout + end_timeout);
     if (store_->get_text("all", go_on) == "here") {
-      compare_clock(info_.rank);
       Checkup later{.pid = mine.pid};
-      connect(later);
       try_group(later);
       publish("later", later);
     }
-    // Rank 0 may wait for the clocks, the connections, the group and the reports.
-    const auto end = Deadline::after(4 * options_.timeout + end_timeout);
+    // Rank 0 may wait for the checkups, the group and the reports.
+    const auto end = Deadline::after(3 * options_.timeout + end_timeout);
     return from_message<Exit>(store_->get_text("status", end));
   }
 
@@ -146,9 +124,7 @@ class Ranks {
     std::vector<CheckResult> checks;
     if (missing.empty()) {
       checks = compare(all);
-      answer_clocks(checks);
       Checkup own{.pid = all.front().pid};
-      connect(own);
       try_group(own);
       publish("later", own);
       const auto later = collect("later", missing, Deadline::after(options_.timeout + end_timeout));
@@ -166,85 +142,6 @@ class Ranks {
     const auto status = print_report(checks, info_.size, options_);
     store_->set("status", to_message(status));
     return status;
-  }
-
-  // Each rank in turn asks rank 0 for its time, and compares the answer with its own time in the
-  // middle between question and answer.
-  using Wall = std::chrono::system_clock;
-  static std::int64_t now_us() {
-    return std::chrono::duration_cast<std::chrono::microseconds>(Wall::now().time_since_epoch())
-        .count();
-  }
-  void answer_clocks(std::vector<CheckResult>& checks) {
-    const auto deadline = Deadline::after(options_.timeout);
-    bool lost = false;
-    for (int rank = 1; rank < info_.size; ++rank) try {
-        if (lost)
-          store_->set(fmt::format("clock/{}/turn", rank), "skip");
-        else
-          answer_clock(rank, checks, deadline);
-      } catch (const std::exception& error) {  // This rank has used up the time of the others.
-        lost = true;
-        checks.push_back(
-            {problem, "clock", fmt::format("does not compare its clock: {}", error.what()),
-             "Look at what this rank prints: it may have ended", std::to_string(rank)});
-      }
-  }
-  void answer_clock(int rank, std::vector<CheckResult>& checks, const Deadline& deadline) {
-    const auto key = fmt::format("clock/{}", rank);
-    store_->set(key + "/turn", "");
-    (void)store_->get_text(key + "/ask", deadline);
-    store_->set(key + "/time", std::to_string(now_us()));
-    const auto skew = std::stoll(store_->get_text(key + "/skew", deadline));
-    if (std::abs(skew) > std::chrono::microseconds(most_skew).count())
-      checks.push_back({warning, "clock",
-                        fmt::format("the clock is {:.1f} s {} that of rank 0",
-                                    static_cast<double>(std::abs(skew)) * 1e-6,
-                                    skew > 0 ? "ahead of" : "behind"),
-                        "Synchronise the hosts (NTP): `tutti diagnose` compares their times",
-                        std::to_string(rank)});
-  }
-  void compare_clock(int rank) {
-    const auto deadline = Deadline::after(options_.timeout);
-    const auto key = fmt::format("clock/{}", rank);
-    if (store_->get_text(key + "/turn", deadline) == "skip") return;
-    const auto asked = now_us();
-    store_->set(key + "/ask", "");
-    const auto time = std::stoll(store_->get_text(key + "/time", deadline));
-    const auto heard = now_us();
-    // As far as the time of the exchange cannot explain it.
-    const auto skew = (asked + heard) / 2 - time;
-    const auto error = (heard - asked) / 2;
-    store_->set(key + "/skew", std::to_string(std::abs(skew) <= error ? 0
-                                              : skew > 0              ? skew - error
-                                                                      : skew + error));
-  }
-
-  /// Connects to the first rank at each address, and to the next rank.
-  void connect(Checkup& later) {
-    const auto deadline = Deadline::after(options_.timeout);
-    std::vector<Attempt> attempts;
-    for (int other = 0; other < info_.size; ++other) {
-      auto attempt = get<Attempt>("port", other, deadline);
-      const bool next = other == (info_.rank + 1) % info_.size;
-      const bool known = std::ranges::any_of(
-          attempts, [&](const Attempt& a) { return a.address == attempt.address; });
-      if (attempt.port != 0 && (next || !known)) attempts.push_back(std::move(attempt));
-    }
-    connect_to_all(attempts, connect_timeout);
-    std::string reached;
-    for (const Attempt& attempt : attempts)
-      if (!attempt.failure.empty())
-        later.add(problem, "network",
-                  fmt::format("cannot connect to rank {} at {}, port {}: {}", attempt.rank,
-                              attempt.address, attempt.port, attempt.failure),
-                  "Let TCP connections to all ports pass between the hosts (firewall), or name "
-                  "another interface by TUTTI_IFNAME");
-    if (later.checks.empty() && !attempts.empty())
-      later.add(ok, "network", "each rank can connect to the hosts of the others");
-    store_->add("connected", 1);
-    while (store_->add("connected", 0) < info_.size && !deadline.expired())
-      std::this_thread::sleep_for(2ms);  // A port is open until all have tried it.
   }
 
   void try_group(Checkup& later) {
@@ -270,7 +167,6 @@ class Ranks {
   const std::shared_ptr<Store> base_;
   const std::shared_ptr<Store> store_;
   const DoctorOptions options_;
-  const OpenPort port_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "inspect/info.hpp"
+#include "inspect/inspect.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -146,24 +146,6 @@ void describe(Fields& fields, const BackendState& state) {
   fields("details", state.details());
 }
 
-struct Library {};
-
-void describe(Fields& fields, const Library&) {
-  fields("version", library_version_string());
-  fields("matches", header_version == library_version());
-}
-
-/// The output of --format json.
-struct Installation {};
-
-void describe(Fields& fields, const Installation&) {
-  fields("tool", Tool{version_text(header_version)});
-  fields("library", Library{});
-  fields("host", this_host());
-  fields("backends", backend_states());
-  fields("auto", auto_choices());
-}
-
 }  // namespace
 
 std::string info_text() {
@@ -213,7 +195,16 @@ std::string info_text() {
 }
 
 std::string info_json() {
-  return to_json(Fields::object(Installation()));
+  return to_json(Fields::object([](Fields& fields) {
+    fields("tool", Tool{version_text(header_version)});
+    fields("library", [](Fields& library) {
+      library("version", library_version_string());
+      library("matches", header_version == library_version());
+    });
+    fields("host", this_host());
+    fields("backends", backend_states());
+    fields("auto", auto_choices());
+  }));
 }
 
 }  // namespace tutti::tool

@@ -1,21 +1,21 @@
 #include <fcntl.h>
+#include <netdb.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -30,7 +30,6 @@
 #include "common/host.hpp"
 #include "common/text.hpp"
 #include "inspect/checkup.hpp"
-#include "inspect/network.hpp"
 #include "run/child.hpp"
 
 namespace tutti::tool {
@@ -170,57 +169,6 @@ void check_shared_memory(Checkup& checkup) {
     checkup.add(ok, "memory", fmt::format("memfd_create works; /dev/shm {}", room));
 }
 
-/// True if a child may read this process's memory as ranks of shm read their peers' arrays.
-bool peers_can_read() {
-  static int value = 42;
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    int copy = 0;
-    const iovec local{&copy, sizeof copy};
-    const iovec remote{&value, sizeof value};
-    const bool read = ::process_vm_readv(parent, &local, 1, &remote, 1, 0) == sizeof copy;
-    ::_exit(read && copy == value ? 0 : 1);
-  }
-  int status = 0;
-  return child > 0 && ::waitpid(child, &status, 0) == child && status == 0;
-}
-
-void check_reads(Checkup& checkup) {
-  const auto scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
-  const auto because = scope.empty() || scope == "0"
-                           ? std::string("a security module or seccomp filter forbids it")
-                           : fmt::format("kernel.yama.ptrace_scope is {}", scope);
-  if (peers_can_read())
-    checkup.add(ok, "reads", "ranks of shm can read arrays of their peers (process_vm_readv)");
-  else
-    checkup.add(warning, "reads",
-                fmt::format("processes cannot read each other (process_vm_readv): {}; shm then "
-                            "copies large private arrays twice",
-                            because),
-                "sysctl kernel.yama.ptrace_scope=0; in a container: --cap-add=SYS_PTRACE");
-}
-
-void check_clock(Checkup& checkup) {
-  using Clock = std::chrono::steady_clock;
-  const auto source =
-      first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-  auto fastest = std::chrono::nanoseconds::max();
-  for (int round = 0; round < 5; ++round) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < 100; ++i) (void)Clock::now();
-    fastest = std::min<std::chrono::nanoseconds>(fastest, (Clock::now() - begin) / 100);
-  }
-  checkup.facts.push_back({warning, "the clock source", source});
-  const auto text = fmt::format("source {}, {} ns per reading", source.empty() ? "unknown" : source,
-                                fastest.count());
-  const bool slow = fastest > std::chrono::nanoseconds(500);
-  checkup.add(slow ? warning : ok, "clock", text,
-              slow ? "Short calls are measured too slow; boot with clocksource=tsc if the "
-                     "processor's is stable"
-                   : "");
-}
-
 void check_cpus(Checkup& checkup, const Host& host) {
   checkup.add(ok, "cpu",
               fmt::format("{} of {} ({}){}{}", std::ssize(host.cpus),
@@ -239,6 +187,35 @@ void check_cpus(Checkup& checkup, const Host& host) {
         warning, "cpu",
         fmt::format("the cgroup allows {:.1f} CPUs of {}", time / period, std::ssize(host.cpus)),
         "Raise the quota of the container (docker run --cpus), or start fewer ranks");
+}
+
+/// The addresses of a host name as text; empty if it has none.
+std::string resolve(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &first) != 0) return {};
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, ::freeaddrinfo);
+  std::string list;
+  for (const auto* i = first; i != nullptr; i = i->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (::getnameinfo(i->ai_addr, i->ai_addrlen, text.data(), text.size(), nullptr, 0,
+                      NI_NUMERICHOST) == 0)
+      list += fmt::format("{}{}", list.empty() ? "" : " ", text.data());
+  }
+  return list;
+}
+
+void check_network(Checkup& checkup, const std::string& name) {
+  const auto addresses = resolve(name);
+  checkup.add(
+      addresses.empty() ? warning : ok, "network",
+      fmt::format("host name {}: {}", name, addresses.empty() ? "no address" : addresses),
+      addresses.empty() ? "Add it to /etc/hosts or DNS, or give ranks numeric addresses" : "");
+  const char* master = std::getenv("MASTER_ADDR");
+  if (master != nullptr && *master != '\0' && resolve(master).empty())
+    checkup.add(problem, "network", fmt::format("MASTER_ADDR is {}, which has no address", master),
+                "Set MASTER_ADDR to the name or number of rank 0's host");
 }
 
 void check_backends(Checkup& checkup) {
@@ -279,10 +256,8 @@ Checkup check_machine(int ranks) {
   check_variables(checkup);
   check_limits(checkup, ranks);
   check_cpus(checkup, host);
-  check_clock(checkup);
   check_shared_memory(checkup);
-  check_reads(checkup);
-  check_network(checkup);
+  check_network(checkup, host.name);
   check_backends(checkup);
   return checkup;
 }

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,8 +21,8 @@
 namespace tutti::tool {
 namespace {
 
-/// Longer than the timeout of the threads' group.
-constexpr auto most_time = std::chrono::seconds(30);
+/// In seconds; longer than the timeout of the threads' group.
+constexpr unsigned most_time = 30;
 
 /// The failure of two threads that reduce an array; empty after success.
 std::string reduce_in_threads(const BackendEntry& entry) {
@@ -48,6 +47,7 @@ std::string try_backend(const BackendEntry& entry) {
   const pid_t child = ::fork();
   if (child < 0) return fmt::format("cannot start a process: {}", std::strerror(errno));
   if (child == 0) {
+    ::alarm(most_time);
     const Descriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
     ::dup2(nowhere.get(), STDOUT_FILENO);
     ::dup2(nowhere.get(), STDERR_FILENO);
@@ -63,24 +63,16 @@ std::string try_backend(const BackendEntry& entry) {
   writer.close();
   std::string failure;
   std::array<char, 4096> bytes{};
-  const auto end = std::chrono::steady_clock::now() + most_time;
-  bool in_time = false;
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    pollfd readable{.fd = reader.get(), .events = POLLIN, .revents = 0};
-    const int ready = ::poll(&readable, 1, std::max(0, static_cast<int>(left.count())));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) break;
-    const auto n = ::read(reader.get(), bytes.data(), bytes.size());
-    in_time = n == 0;
-    if (n <= 0) break;
-    failure.append(bytes.data(), static_cast<std::size_t>(n));
+  for (ssize_t n = 1; n != 0;) {
+    n = ::read(reader.get(), bytes.data(), bytes.size());
+    if (n > 0) failure.append(bytes.data(), static_cast<std::size_t>(n));
+    if (n < 0 && errno != EINTR) break;
   }
-  if (!in_time) ::kill(child, SIGKILL);
   int status = 0;
-  ::waitpid(child, &status, 0);
-  if (!in_time) return fmt::format("they did not end within {} s", most_time.count());
+  if (::waitpid(child, &status, 0) != child)
+    return fmt::format("cannot wait for a process: {}", std::strerror(errno));
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+    return fmt::format("they did not end within {} s", most_time);
   if (WIFSIGNALED(status))
     return fmt::format("the process was ended by signal {} ({})", WTERMSIG(status),
                        ::strsignal(WTERMSIG(status)));

@@ -15,12 +15,8 @@
 
 namespace tutti::tool {
 
-void parts(Message& message, Times& times) {
-  message(times.medians, times.least);
-}
-void parts(Message& message, Link& link) {
-  message(link.latency_us, link.there_us, link.back_us);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Times, medians, least)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Link, from, to, latency_us, message_us)
 
 namespace {
 
@@ -46,18 +42,17 @@ class LinkBench {
     for (std::size_t i = 1; i < in_.size(); ++i) in_[i] = content(group.rank(), i);
   }
 
-  /// On both ranks of the link; each adds the times of the messages that it begins.
+  /// On both ranks, each with the link from it: adds the times of the messages that it begins. The
+  /// lower rank has those of the latency.
   void measure(Link& link) {
-    const bool lower = group_.rank() == link.a;
-    const int peer = lower ? link.b : link.a;
-    if (lower) {
-      ping(peer, link.latency_us);
-      send_windows(peer, link.there_us);
-      receive_windows(peer);
+    if (link.from < link.to) {
+      ping(link.to, link.latency_us);
+      send_windows(link.to, link.message_us);
+      receive_windows(link.to);
     } else {
-      answer(peer);
-      receive_windows(peer);
-      send_windows(peer, link.back_us);
+      answer(link.to);
+      receive_windows(link.to);
+      send_windows(link.to, link.message_us);
     }
   }
 
@@ -146,8 +141,9 @@ class AllLinks {
  public:
   AllLinks(ProcessGroup& group, Control& control, const LinkTiming& timing)
       : group_(group), control_(control), bench_(group, timing.each) {
-    for (int a = 0; a < group.size(); ++a)
-      for (int b = a + 1; b < group.size(); ++b) links_.push_back({a, b, false, {}, {}, {}});
+    for (int from = 0; from < group.size(); ++from)
+      for (int to = 0; to < group.size(); ++to)
+        if (from != to) links_.push_back({from, to, false, {}, {}});
     wanted_.assign(links_.size(), 1);
   }
 
@@ -155,9 +151,11 @@ class AllLinks {
   /// other.
   void measure() {
     for (std::size_t i = 0; i < links_.size(); ++i) {
-      if (wanted_[i] == 0) continue;
+      const Link& link = links_[i];
+      if (link.from > link.to || wanted_[i] == 0) continue;
       group_.barrier();
-      if (of(links_[i], group_.rank())) bench_.measure(links_[i]);
+      if (group_.rank() == link.from) bench_.measure(links_[i]);
+      if (group_.rank() == link.to) bench_.measure(back(link));
     }
   }
 
@@ -165,34 +163,23 @@ class AllLinks {
   void collect() {
     std::vector<Link> own;
     for (const Link& link : links_)
-      if (of(link, group_.rank())) own.push_back(link);
-    int rank = 0;
-    for (const std::string& text : control_.collect(to_message(own))) {
-      std::size_t next = 0;
-      const auto sent = from_message<std::vector<Link>>(text);
-      for (Link& link : links_) {
-        if (!of(link, rank)) continue;
-        const Link& from = sent.at(next++);
-        if (rank == link.a) {
-          link.latency_us = from.latency_us;
-          link.there_us = from.there_us;
-        } else {
-          link.back_us = from.back_us;
-        }
-      }
-      ++rank;
-    }
+      if (link.from == group_.rank()) own.push_back(link);
+    auto next = links_.begin();
+    for (const std::string& text : control_.collect(to_message(own)))
+      for (Link& sent : from_message<std::vector<Link>>(text)) *next++ = std::move(sent);
+    for (const Link& link : links_)
+      if (link.from < link.to) back(link).latency_us = link.latency_us;
   }
 
   std::vector<Slow> slow(const World& world) {
     const auto host = [&](int rank) { return world.ranks[static_cast<std::size_t>(rank)].host; };
-    for (Link& link : links_) link.between_hosts = host(link.a) != host(link.b);
+    for (Link& link : links_) link.between_hosts = host(link.from) != host(link.to);
     std::vector<Slow> found =
         slow_by(latency_bytes,
                 [](const Link& link, double (*of)(const Times&)) { return of(link.latency_us); });
     const std::vector<Slow> messages =
-        slow_by(bandwidth_bytes, [](const Link& link, double (*of)(const Times&)) {
-          return std::max(of(link.there_us), of(link.back_us));
+        slow_by(bandwidth_bytes, [this](const Link& link, double (*of)(const Times&)) {
+          return std::max(of(link.message_us), of(back(link).message_us));
         });
     found.insert(found.end(), messages.begin(), messages.end());
     return found;
@@ -202,7 +189,7 @@ class AllLinks {
   bool want(const std::vector<Slow>& slow) {
     for (std::size_t i = 0; i < links_.size(); ++i)
       wanted_[i] = std::ranges::any_of(
-          slow, [&](const Slow& each) { return each.involves(links_[i].a, links_[i].b); });
+          slow, [&](const Slow& each) { return each.involves(links_[i].from, links_[i].to); });
     group_.broadcast(std::span(wanted_), 0);
     return std::ranges::count(wanted_, 1) != 0;
   }
@@ -214,11 +201,12 @@ class AllLinks {
   /// Other load slows whole passes; on a host some passes are fast by chance, when both ranks have
   /// a core.
   template <typename Time>
-  std::vector<Slow> slow_by(std::int64_t bytes, const Time& time) const {
+  std::vector<Slow> slow_by(std::int64_t bytes, const Time& time) {
     const auto by = [&](double (*of)(const Times&)) {
       std::vector<LinkTime> times;
       for (const Link& link : links_)
-        times.push_back({link.a, link.b, link.between_hosts, time(link, of)});
+        if (link.from < link.to)
+          times.push_back({link.from, link.to, link.between_hosts, time(link, of)});
       return find_slow(times, bytes);
     };
     std::vector<Slow> found = by([](const Times& times) { return times.p50(); });
@@ -231,7 +219,11 @@ class AllLinks {
       });
     return found;
   }
-  static bool of(const Link& link, int rank) { return rank == link.a || rank == link.b; }
+  /// The link in the other direction.
+  Link& back(const Link& link) {
+    const int at = link.to * (group_.size() - 1) + link.from - (link.from > link.to ? 1 : 0);
+    return links_[static_cast<std::size_t>(at)];
+  }
 
   ProcessGroup& group_;
   Control& control_;
@@ -244,6 +236,19 @@ class AllLinks {
 
 double Times::p50() const {
   return medians.empty() ? 0 : median(medians);
+}
+
+double Link::bandwidth() const {
+  return static_cast<double>(bandwidth_bytes) / message_us.p50() * 1e-3;
+}
+
+void describe(Fields& fields, const Link& link) {
+  fields("from", link.from, "rank", {.at_least = 0});
+  fields("to", link.to, "rank", {.at_least = 0});
+  fields("between_hosts", link.between_hosts);
+  fields("latency_us", link.latency_us, "half of a round trip of 8 bytes");
+  fields("message_us", link.message_us, "a message of 262144 bytes, four in flight");
+  fields("bandwidth_gbps", link.bandwidth(), "GB/s: 262144 bytes / message_us.p50");
 }
 
 void describe(Fields& fields, const Times& times) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <tutti/process_group.hpp>
@@ -25,15 +26,17 @@ struct Times {
 };
 void describe(Fields& fields, const Times& times);
 
-/// The times between two ranks, a < b.
+/// The times from one rank to another.
 struct Link {
-  int a = 0;
-  int b = 0;
+  int from = 0;
+  int to = 0;
   bool between_hosts = false;
-  Times latency_us{};  ///< Half of a round trip of latency_bytes.
-  Times there_us{};    ///< A message of bandwidth_bytes from a to b.
-  Times back_us{};     ///< From b to a.
+  Times latency_us{};  ///< Half of a round trip of latency_bytes, the same in both directions.
+  Times message_us{};  ///< A message of bandwidth_bytes.
+
+  double bandwidth() const;  ///< GB/s.
 };
+void describe(Fields& fields, const Link& link);
 
 struct LinkTiming {
   int passes = 3;  ///< Over all pairs; each has a median of every link.
@@ -43,7 +46,7 @@ struct LinkTiming {
 };
 
 struct Links {
-  std::vector<Link> links{};
+  std::vector<Link> links{};  ///< In both directions, by sender.
   std::vector<Slow>
       slow{};  ///< By the median and the least of the medians, and by the least sample.
 };
@@ -54,5 +57,11 @@ struct Links {
 /// wrong_data.
 Links measure_links(ProcessGroup& group, Control& control, const World& world,
                     const LinkTiming& timing);
+
+/// Latencies and bandwidths of all links; of up to 16 ranks as matrices.
+std::string links_table(const std::vector<Link>& links, int ranks);
+
+/// A line for each slow rank and link, at most eight and the number of the rest.
+std::string slow_lines(const std::vector<Slow>& slow);
 
 }  // namespace tutti::tool

@@ -1,7 +1,6 @@
-#include "links/table.hpp"
+#include "links/links.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -15,21 +14,21 @@ namespace {
 constexpr std::size_t most_slow_lines = 8;
 constexpr int widest_matrix = 16;
 
-double latency(const LinkRow& row) {
-  return row.latency_us.p50();
+double latency(const Link& link) {
+  return link.latency_us.p50();
 }
-double bandwidth(const LinkRow& row) {
-  return row.bandwidth();
+double bandwidth(const Link& link) {
+  return link.bandwidth();
 }
 std::string gbps(double value) {
   return format_gbps(value);
 }
 
 /// "0.41 to 0.52, median 0.44", and a matrix of all ranks: the row sends, the column receives.
-std::string matrix(const std::vector<LinkRow>& rows, int ranks, double (*value)(const LinkRow&),
+std::string matrix(const std::vector<Link>& links, int ranks, double (*value)(const Link&),
                    std::string (*shown)(double)) {
   std::vector<double> values;
-  for (const LinkRow& row : rows) values.push_back(value(row));
+  for (const Link& link : links) values.push_back(value(link));
   const auto [least, most] = std::ranges::minmax(values);
   std::string text =
       fmt::format("{} to {}, median {}\n", shown(least), shown(most), shown(median(values)));
@@ -47,37 +46,13 @@ std::string matrix(const std::vector<LinkRow>& rows, int ranks, double (*value)(
 
 }  // namespace
 
-double LinkRow::bandwidth() const {
-  return static_cast<double>(bandwidth_bytes) / message_us.p50() * 1e-3;
-}
-
-void describe(Fields& fields, const LinkRow& row) {
-  fields("from", row.from, "rank", {.at_least = 0});
-  fields("to", row.to, "rank", {.at_least = 0});
-  fields("between_hosts", row.between_hosts);
-  fields("latency_us", row.latency_us, "half of a round trip of 8 bytes");
-  fields("message_us", row.message_us, "a message of 262144 bytes, four in flight");
-  fields("bandwidth_gbps", row.bandwidth(), "GB/s: 262144 bytes / message_us.p50");
-}
-
-std::vector<LinkRow> link_rows(const std::vector<Link>& links) {
-  std::vector<LinkRow> rows;
-  for (const Link& link : links) {
-    rows.push_back({link.a, link.b, link.between_hosts, link.latency_us, link.there_us});
-    rows.push_back({link.b, link.a, link.between_hosts, link.latency_us, link.back_us});
-  }
-  std::ranges::sort(rows, {}, [](const LinkRow& row) { return std::pair(row.from, row.to); });
-  return rows;
-}
-
 std::string links_table(const std::vector<Link>& links, int ranks) {
-  const std::vector<LinkRow> rows = link_rows(links);
-  if (rows.empty()) return {};
+  if (links.empty()) return {};
   return fmt::format(
       "\n  latency in µs, half of a round trip of {}: {}"
       "\n  bandwidth in GB/s, {} x {} in flight: {}\n",
-      format_bytes(latency_bytes), matrix(rows, ranks, latency, format_us), bandwidth_window,
-      format_bytes(bandwidth_bytes), matrix(rows, ranks, bandwidth, gbps));
+      format_bytes(latency_bytes), matrix(links, ranks, latency, format_us), bandwidth_window,
+      format_bytes(bandwidth_bytes), matrix(links, ranks, bandwidth, gbps));
 }
 
 std::string slow_lines(const std::vector<Slow>& slow) {

@@ -6,7 +6,7 @@
 
 #include "report/fields.hpp"
 
-// The JSON that the tool prints. Only this source includes a JSON library.
+// The JSON that the tool prints.
 
 namespace tutti::tool {
 

@@ -1,15 +1,63 @@
 #include "report/output.hpp"
 
-#include <algorithm>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include "common/atomic_file.hpp"
 #include "common/exit_code.hpp"
 #include "common/text.hpp"
 
 namespace tutti::tool {
 namespace {
+
+std::string reason() {
+  return std::generic_category().message(errno);
+}
+
+/// A file that appears complete or not at all: written to a temporary file, then renamed.
+class AtomicFile {
+ public:
+  /// Creates the temporary file. @throws Failure usage, naming the file, if it cannot be written.
+  explicit AtomicFile(const std::string& path)
+      : path_(path), temporary_(fmt::format("{}.{}.tmp", path, getpid())) {
+    file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file_ < 0) refuse("--out {}: cannot be written: {}", path_, reason());
+  }
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile() {  // Without commit(): leaves no file.
+    if (file_ < 0) return;
+    close(file_);
+    unlink(temporary_.c_str());
+  }
+
+  /// @throws Failure internal, naming the file.
+  void commit(std::string_view text) {
+    const auto failed = [this](const char* step) {
+      throw Failure(Exit::internal, fmt::format("{}: {} failed: {}", path_, step, reason()));
+    };
+    while (!text.empty()) {
+      const ssize_t n = ::write(file_, text.data(), text.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) failed("write");
+      text.remove_prefix(static_cast<std::size_t>(n));
+    }
+    // Syncs the bytes first: the rename must not become durable before them.
+    if (fsync(file_) != 0 && errno != EINVAL) failed("fsync");
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) failed("rename");
+    close(std::exchange(file_, -1));
+  }
+
+ private:
+  std::string path_;
+  std::string temporary_;
+  int file_ = -1;  // -1: committed.
+};
 
 std::string render(Format format, const Report& report) {
   switch (format) {
@@ -29,32 +77,23 @@ std::string render(Format format, const Report& report) {
 
 }  // namespace
 
-std::optional<Format> format_of(std::string_view path) noexcept {
+Format format_of(std::string_view path) {
   if (path.ends_with(".json")) return Format::json;
   if (path.ends_with(".ndjson")) return Format::ndjson;
   if (path.ends_with(".csv")) return Format::csv;
   if (path.ends_with(".md")) return Format::markdown;
-  return std::nullopt;
+  refuse("--out {}: its name must end in .json, .ndjson, .csv or .md", path);
 }
 
-void OutputTexts::add_to(OptionList& options) {
-  options.insert(
-      options.end(),
-      {{"-f,--format", &format, "of stdout: table, json, ndjson, csv or md", "FORMAT", "Output"},
-       {"--out", &files, "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
-        "FILE", "Output"},
-       {"--env-allow", &env_allow, "record these variables too; may be repeated", "GLOB",
-        "Output"}});
-}
-
-void OutputTexts::parse(OutputOptions& options, const std::vector<std::string>& argv) const {
-  options.argv = argv;
-  options.format = parse_choice<Format>("--format", format);
-  options.files = files;
-  options.env_allow = env_allow;
-  for (const std::string& file : files)
-    if (!format_of(file))
-      refuse("--out {}: its name must end in .json, .ndjson, .csv or .md", file);
+void add_output_options(OptionList& options, OutputOptions& to) {
+  options.insert(options.end(),
+                 {{"-f,--format", to_choice(to.format), "of stdout: table, json, ndjson, csv or md",
+                   "FORMAT", "Output"},
+                  {"--out", &to.files,
+                   "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
+                   "FILE", "Output"},
+                  {"--env-allow", &to.env_allow, "record these variables too; may be repeated",
+                   "GLOB", "Output"}});
 }
 
 void check_files(const OutputOptions& options) {
@@ -64,7 +103,7 @@ void check_files(const OutputOptions& options) {
 void write(const OutputOptions& options, const Report& report, std::FILE* out) {
   fmt::print(out, "{}", render(options.format, report));
   for (const std::string& path : options.files)
-    AtomicFile(path).commit(render(format_of(path).value(), report));
+    AtomicFile(path).commit(render(format_of(path), report));
   flush(out);
 }
 

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +19,8 @@ enum class Format : std::uint8_t { table, json, ndjson, csv, markdown };
 template <>
 inline constexpr Names<5> names_of<Format>{"table", "json", "ndjson", "csv", "md"};
 
-/// The format of a file by the ending of its name; empty for an unknown one.
-std::optional<Format> format_of(std::string_view path) noexcept;
+/// The format of a file by the ending of its name. @throws Failure usage for an unknown one.
+Format format_of(std::string_view path);
 
 /// The destinations of a run's output.
 struct OutputOptions {
@@ -32,16 +31,8 @@ struct OutputOptions {
   std::vector<std::string> argv{};
 };
 
-/// The destinations as text, from the command line.
-struct OutputTexts {
-  std::string format = "table";
-  std::vector<std::string> files{};
-  std::vector<std::string> env_allow{};
-
-  void add_to(OptionList& options);
-  /// @throws Failure usage.
-  void parse(OutputOptions& options, const std::vector<std::string>& argv) const;
-};
+/// Adds the options of the destinations, which set `to`.
+void add_output_options(OptionList& options, OutputOptions& to);
 
 /// A run in every format.
 struct Report {

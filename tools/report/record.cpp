@@ -23,6 +23,23 @@ Column milliseconds(std::string heading, const Summary& us) {
   return {std::move(heading), 9, fmt::format("{:.4g}", us.p50 / 1e3)};
 }
 
+void describe(Fields& fields, const FirstWrong& first) {
+  fields("rank", first.rank, {.at_least = 0});
+  fields("array", first.array, "out, or in for a modified input; of steps, the parameter");
+  fields("index", first.index, "of the element; outside of the array for a guard byte");
+  fields("expected", first.expected);
+  fields("got", first.got);
+}
+
+std::string describe_wrong(const std::optional<std::int64_t>& wrong,
+                           const std::optional<FirstWrong>& first) {
+  std::string text = plural(wrong.value_or(0), "wrong element");
+  if (first)
+    text += fmt::format(", first: rank {} {}[{}] expected {} got {}", first->rank, first->array,
+                        first->index, first->expected, first->got);
+  return text;
+}
+
 void describe(Fields& fields, const Tool& tool) {
   fields("name", "tutti", {.constant = true});
   fields("version", tool.version);

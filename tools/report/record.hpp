@@ -3,10 +3,12 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/message.hpp"
 #include "common/names.hpp"
 #include "common/statistics.hpp"
 #include "report/fields.hpp"
@@ -19,6 +21,20 @@ namespace tutti::tool {
 void describe(Fields& fields, const Summary& us);
 /// A column with their median in milliseconds.
 Column milliseconds(std::string heading, const Summary& us);
+
+/// The first wrong element of a row.
+struct FirstWrong {
+  int rank = 0;
+  std::string array{};     ///< "out", or "in": a modified input; of steps, the parameter.
+  std::int64_t index = 0;  ///< Element index; outside of the array for a guard byte.
+  std::string expected{};
+  std::string got{};
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FirstWrong, rank, array, index, expected, got)
+void describe(Fields& fields, const FirstWrong& first);
+/// The wrong elements of a row, in one line.
+std::string describe_wrong(const std::optional<std::int64_t>& wrong,
+                           const std::optional<FirstWrong>& first);
 
 /// The program that made a record.
 struct Tool {

@@ -1,8 +1,7 @@
-#include "run/command.hpp"
+#include "run/launcher.hpp"
 
-#include <cstddef>
+#include <algorithm>
 
-#include "common/duration.hpp"
 #include "common/exit_code.hpp"
 #include "common/text.hpp"
 
@@ -24,7 +23,7 @@ void check_rendezvous(const std::string& text) {
 
 }  // namespace
 
-std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
+std::size_t own_arguments(const std::vector<std::string>& argv) {
   for (std::size_t i = 2; i < argv.size(); ++i) {
     const std::string& argument = argv[i];
     if (argument == "--" || !argument.starts_with('-') || argument == "-") return i;
@@ -36,44 +35,42 @@ std::size_t RunCommand::own_arguments(const std::vector<std::string>& argv) {
   return argv.size();
 }
 
-OptionList RunCommand::options() {
+OptionList run_options(LaunchOptions& to, std::string& program) {
+  const auto ranks = [&to](std::string_view, const std::string& text) {
+    to.ranks = static_cast<int>(parse_integer("-n", text, 1, most_ranks));
+  };
+  const auto rendezvous = [&to](std::string_view, const std::string& text) {
+    check_rendezvous(text);
+    to.rendezvous = text;
+  };
   // Lists PROGRAM in the help. own_arguments() hides the program from CLI11, which would parse the
   // options that follow it.
-  return {{"PROGRAM", &program_, "what to run, and its arguments", "[ARGUMENTS]"},
-          {"-n,--ranks", &ranks_, "how many ranks to start on this node", "N"},
-          {"--nnodes", &nodes_, "how many nodes run this command", "K"},
-          {"--node-rank", &node_, "which of them this is, from 0", "R"},
-          {"--rendezvous", &rendezvous_, "where they meet: on node 0, a free port", "HOST:PORT"},
-          {"--token-file", &token_file_, "the secret of the job, the same on every node", "FILE"},
-          {"--join-timeout", &join_timeout_, "how long to wait for all nodes (default 5m)", "TIME"},
-          {"--keep-going", &keep_going_, "go on without a rank that a signal ended"}};
+  return {{"PROGRAM", &program, "what to run, and its arguments", "[ARGUMENTS]"},
+          {"-n,--ranks", ranks, "how many ranks to start on this node", "N"},
+          {"--nnodes", to_integer(to.nodes, 1, most_nodes), "how many nodes run this command", "K"},
+          {"--node-rank", to_integer(to.node, 0, most_nodes), "which of them this is, from 0", "R"},
+          {"--rendezvous", rendezvous, "where they meet: on node 0, a free port", "HOST:PORT"},
+          {"--token-file", &to.token_file, "the secret of the job, the same on every node", "FILE"},
+          {"--join-timeout", to_duration(to.join_timeout),
+           "how long to wait for all nodes (default 5m)", "TIME"},
+          {"--keep-going", &to.keep_going, "go on without a rank that a signal ended"}};
 }
 
-LaunchOptions RunCommand::parse(const std::vector<std::string>& argv) const {
-  LaunchOptions options;
-  if (ranks_.empty()) refuse("no number of ranks; pass -n N (see tutti run --help)");
-  options.ranks = static_cast<int>(parse_integer("-n", ranks_, 1, most_ranks));
-  if (!nodes_.empty())
-    options.nodes = static_cast<int>(parse_integer("--nnodes", nodes_, 1, most_nodes));
-  if (!node_.empty())
-    options.node = static_cast<int>(parse_integer("--node-rank", node_, 0, options.nodes - 1));
-  if (!rendezvous_.empty()) check_rendezvous(rendezvous_);
-  options.rendezvous = rendezvous_;
-  options.token_file = token_file_;
-  options.keep_going = keep_going_;
-  if (!join_timeout_.empty())
-    options.join_timeout = parse_duration("--join-timeout", join_timeout_);
-  if (options.nodes > 1 && (node_.empty() || rendezvous_.empty()))
+void check_run(LaunchOptions& options, const std::vector<std::string>& argv) {
+  if (options.ranks == 0) refuse("no number of ranks; pass -n N (see tutti run --help)");
+  (void)parse_integer("--node-rank", std::to_string(std::max(options.node, 0)), 0,
+                      options.nodes - 1);
+  if (options.nodes > 1 && (options.node < 0 || options.rendezvous.empty()))
     refuse("--nnodes {} needs {}", options.nodes,
-           node_.empty() ? "--node-rank R, from 0 to K-1" : "--rendezvous HOST:PORT");
-  if (options.nodes == 1 && !rendezvous_.empty())
+           options.node < 0 ? "--node-rank R, from 0 to K-1" : "--rendezvous HOST:PORT");
+  options.node = std::max(options.node, 0);
+  if (options.nodes == 1 && !options.rendezvous.empty())
     refuse("--rendezvous is for several nodes; pass --nnodes K and --node-rank R as well");
 
   auto program = own_arguments(argv);
   if (program < argv.size() && argv[program] == "--") ++program;
   if (program >= argv.size()) refuse("no PROGRAM to run (see tutti run --help)");
   options.command.assign(argv.begin() + static_cast<std::ptrdiff_t>(program), argv.end());
-  return options;
 }
 
 }  // namespace tutti::tool

@@ -13,19 +13,17 @@
 #include "common/message.hpp"
 #include "common/text.hpp"
 
+namespace tutti {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Error::Where, group, operation, seq, rank, missing)
+
+}  // namespace tutti
+
 namespace tutti::tool {
 
-void parts(Message& message, Outcome& outcome) {
-  message(outcome.rank, outcome.failed, outcome.last);
-}
-void parts(Message& message, Failed& failed) {
-  auto& where = failed.where;
-  message(failed.exit, failed.errc, failed.text, where.group, where.operation, where.seq,
-          where.rank, where.missing);
-}
-void parts(Message& message, LastCall& call) {
-  message(call.operation, call.seq, call.seconds_ago);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LastCall, operation, seq, seconds_ago)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Failed, exit, errc, text, where)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Outcome, rank, failed, last)
 
 namespace {
 

@@ -3,11 +3,15 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <span>
 
@@ -41,9 +45,7 @@ struct Node {
   std::string where{};  ///< "host pid 4411".
 };
 
-void parts(Message& message, Node& node) {
-  message(node.nodes, node.ranks, node.free_port, node.where);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, nodes, ranks, free_port, where)
 
 std::string key_of(int node) {
   return fmt::format("node/{}", node);
@@ -88,11 +90,35 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+/// A file in memory with the token, which only this user can read.
+Descriptor in_memory(std::string_view text) {
+  Descriptor memory(::memfd_create("tutti token", MFD_CLOEXEC));
+  if (!memory || ::fchmod(memory.get(), S_IRUSR) != 0 ||
+      ::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    throw Failure(Exit::unavailable,
+                  fmt::format("cannot keep the token of the job: {}", std::strerror(errno)));
+  return memory;
+}
+
 }  // namespace
 
-void parts(Message& message, ExitStatus& status) {
-  message(status.code, status.text);
+JobToken::JobToken(const LaunchOptions& options) : file_(options.token_file) {
+  if (const char* file = std::getenv("TUTTI_TOKEN_FILE"); file != nullptr && file_.empty())
+    file_ = file;
+  try {
+    if (!file_.empty()) {
+      token_ = StoreToken::read(file_);
+    } else if (options.nodes == 1 && StoreToken::available()) {
+      token_ = StoreToken::random();
+      memory_ = in_memory(token_.text());
+      file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_.get());
+    }
+  } catch (const Error& error) {
+    throw Failure(Exit::usage, error.message());
+  }
 }
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ExitStatus, code, text)
 
 ExitStatus exit_status(const Failure& failure) {
   return {static_cast<int>(failure.code()), failure.what()};

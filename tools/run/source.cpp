@@ -95,67 +95,50 @@ void join(const ClusterInfo& info, const RunOptions& options, RankSource& source
 
 }  // namespace
 
-void RankTexts::add_to(OptionList& options, std::string_view ranks_help,
-                       std::string_view backend_names) {
+void add_launch_options(OptionList& options, RunOptions& to) {
+  const auto ranks = [&to](std::string_view, const std::string& text) {
+    to.ranks = static_cast<int>(parse_integer("-n", text, 1, most_ranks));
+  };
+  const auto device = [&to](std::string_view, const std::string& text) {
+    to.device = parse_device(text);
+  };
   options.insert(
       options.end(),
-      {{"-n,--ranks", &ranks, ranks_help, "N", "Launch"},
-       {backend_names, &backend, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch"},
-       {"--store", &store, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
+      {{"-n,--ranks", ranks, "start so many ranks here; without it the launcher's", "N", "Launch"},
+       {"--backend", &to.backend, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch"},
+       {"--store", &to.store, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
         "Launch"},
-       {"--timeout", &timeout, "a call that takes longer ends the run (60s)", "TIME", "Launch"}});
-}
-
-void RankTexts::parse(RunOptions& options) const {
-  if (!ranks.empty()) options.ranks = static_cast<int>(parse_integer("-n", ranks, 1, most_ranks));
-  options.backend = backend;
-  options.store = store;
-  options.timeout = parse_timeout("--timeout", timeout);
-}
-
-void LaunchTexts::add_to(OptionList& options) {
-  RankTexts::add_to(options, "start so many ranks here; without it the launcher's", "--backend");
-  options.insert(
-      options.end(),
-      {{"--nnodes", &nodes, "with -n ranks each (1)", "K", "Launch"},
-       {"--node-rank", &node, "this node's number (0)", "R", "Launch"},
-       {"--rendezvous", &rendezvous, "where node 0 listens, for several nodes", "HOST:PORT",
+       {"--timeout", to_timeout(to.timeout), "a call that takes longer ends the run (60s)", "TIME",
         "Launch"},
-       {"--expect-ranks", &expect_ranks, "refuse to measure another number of ranks", "N",
+       {"--nnodes", to_integer(to.nodes, 1, most_ranks), "with -n ranks each (1)", "K", "Launch"},
+       {"--node-rank", to_integer(to.node, 0, most_ranks), "this node's number (0)", "R", "Launch"},
+       {"--rendezvous", &to.rendezvous, "where node 0 listens, for several nodes", "HOST:PORT",
         "Launch"},
-       {"--iface", &iface, "network interface, as the backend writes it", "NAME", "Launch"},
-       {"--device", &device, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
+       {"--expect-ranks", to_integer(to.expect_ranks, 1, most_ranks),
+        "refuse to measure another number of ranks", "N", "Launch"},
+       {"--iface", &to.iface, "network interface, as the backend writes it", "NAME", "Launch"},
+       {"--device", device, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
         "DEVICE", "Launch"},
-       {"--threads-per-proc", &threads, "1: ranks are processes; or N: threads of this one", "T",
-        "Launch"},
-       {"--skip-unavailable", &skip_unavailable,
+       {"--threads-per-proc", to_integer(to.threads_per_proc, 1, most_ranks),
+        "1: ranks are processes; or N: threads of this one", "T", "Launch"},
+       {"--skip-unavailable", &to.skip_unavailable,
         "exit 77 instead of 69 when the backend cannot be had", "", "Launch"}});
 }
 
-void LaunchTexts::parse(RunOptions& options) const {
-  RankTexts::parse(options);
-  options.skip_unavailable = skip_unavailable;
-  options.nodes = static_cast<int>(parse_integer("--nnodes", nodes, 1, most_ranks));
-  options.node = static_cast<int>(parse_integer("--node-rank", node, 0, options.nodes - 1));
-  if (options.nodes > 1 && rendezvous.empty())
-    refuse("--nnodes {} needs --rendezvous HOST:PORT, where node 0 listens", nodes);
-  options.rendezvous = rendezvous;
-  if (!device.empty()) options.device = parse_device(device);
-  if (!threads.empty()) {
-    const auto count = parse_integer("--threads-per-proc", threads, 1, most_ranks);
-    options.processes = count == 1;
-    options.threads = options.ranks && count == *options.ranks && count > 1;
-    if (count != 1 && !options.threads)
-      refuse("--threads-per-proc {}: must be 1 or equal to -n in this release", threads);
+void check_launch(RunOptions& options) {
+  (void)parse_integer("--node-rank", std::to_string(options.node), 0, options.nodes - 1);
+  if (options.nodes > 1 && options.rendezvous.empty())
+    refuse("--nnodes {} needs --rendezvous HOST:PORT, where node 0 listens", options.nodes);
+  if (const auto count = options.threads_per_proc) {
+    options.processes = *count == 1;
+    options.threads = options.ranks && *count == *options.ranks && *count > 1;
+    if (!options.processes && !options.threads)
+      refuse("--threads-per-proc {}: must be 1 or equal to -n in this release", *count);
   }
-  if (!expect_ranks.empty())
-    options.expect_ranks =
-        static_cast<int>(parse_integer("--expect-ranks", expect_ranks, 1, most_ranks));
-  if (!iface.empty()) {
-    if (options.backend.find(':') != std::string::npos)
-      refuse("--iface {}: --backend {} has an argument already", iface, options.backend);
-    options.backend += ":" + iface;
-  }
+  if (options.iface.empty()) return;
+  if (options.backend.find(':') != std::string::npos)
+    refuse("--iface {}: --backend {} has an argument already", options.iface, options.backend);
+  options.backend += ":" + options.iface;
 }
 
 BackendChoice choose_backend(const RunOptions& options) {

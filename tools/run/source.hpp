@@ -24,8 +24,10 @@ struct RunOptions {
   std::string backend = "auto";
   std::optional<DeviceRequest> device{};  ///< Empty: usual_device(backend).
   std::optional<int> ranks{};             ///< Ranks on this node. Empty: the launcher's.
-  bool threads = false;                   ///< The ranks are threads of this process.
-  bool processes = false;                 ///< The user wants processes.
+  std::optional<std::int64_t> threads_per_proc{};
+  bool threads = false;    ///< The ranks are threads of this process.
+  bool processes = false;  ///< The user wants processes.
+  std::string iface{};     ///< Of the backend; empty: its choice.
   int nodes = 1;
   int node = 0;
   std::string rendezvous{};           ///< "host:port" of node 0's store; several nodes only.
@@ -38,33 +40,10 @@ struct RunOptions {
   std::shared_ptr<const ClusterEnvironment> environment{};  ///< Null: VariablesEnvironment.
 };
 
-/// The options of every command with ranks, as text.
-struct RankTexts {
-  std::string ranks{};
-  std::string backend = "auto";
-  std::string store{};
-  std::string timeout = "60s";
-
-  void add_to(OptionList& options, std::string_view ranks_help, std::string_view backend_names);
-  /// @throws Failure usage.
-  void parse(RunOptions& options) const;
-};
-
-/// The options of commands that also start processes, on several nodes, for any device.
-struct LaunchTexts : RankTexts {
-  std::string nodes = "1";
-  std::string node = "0";
-  std::string rendezvous{};
-  std::string expect_ranks{};
-  std::string iface{};
-  std::string device{};
-  std::string threads{};
-  bool skip_unavailable = false;
-
-  void add_to(OptionList& options);
-  /// @throws Failure usage.
-  void parse(RunOptions& options) const;
-};
+/// Adds the options about ranks, which set `to`; check_launch() completes it.
+void add_launch_options(OptionList& options, RunOptions& to);
+/// Checks the options together. @throws Failure usage.
+void check_launch(RunOptions& options);
 
 constexpr std::int64_t most_ranks = 4096;
 

@@ -13,9 +13,7 @@
 
 namespace tutti::tool {
 
-void parts(Message& message, RankInfo& info) {
-  message(info.rank, info.host, info.pid, info.device, info.cpuset, info.model);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankInfo, rank, host, pid, device, cpuset, model)
 
 namespace {
 
@@ -26,9 +24,7 @@ struct Arrival {
   std::string plan{};
 };
 
-void parts(Message& message, Arrival& arrival) {
-  message(arrival.info, arrival.cpus, arrival.plan);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Arrival, info, cpus, plan)
 
 }  // namespace
 

@@ -1,66 +1,50 @@
-#include "step/command.hpp"
+#include "step/step.hpp"
 
 #include <limits>
 #include <string_view>
 
 #include "bench/sizes.hpp"
-#include "common/duration.hpp"
-#include "common/exit_code.hpp"
 #include "common/text.hpp"
 
 namespace tutti::tool {
-namespace {
-
-DType parse_float(std::string_view text) {
-  constexpr Names<4> names{"f16", "bf16", "f32", "f64"};
-  parse_choice("--dtype", text, names);
-  return *parse_dtype(text);
-}
-
-}  // namespace
-
-OptionList StepCommand::options() {
+OptionList step_options(StepOptions& to) {
+  const auto dtype = [&to](std::string_view option, const std::string& text) {
+    constexpr Names<4> names{"f16", "bf16", "f32", "f64"};
+    parse_choice(option, text, names);
+    to.dtype = *parse_dtype(text);
+  };
   OptionList list;
-  launch_texts_.add_to(list);
+  add_launch_options(list, to);
   const OptionList own{
-      {"-m,--model", &model_, "resnet50 or uniform:NxSIZE (resnet50)", "NAME", "Work"},
-      {"-d,--dtype", &dtype_, "of the gradients: f16, bf16, f32 or f64 (f32)", "TYPE", "Work"},
-      {"--bucket", &buckets_, "sizes of a bucket, a row each (1M,5M,25M)", "SPEC", "Work"},
-      {"--hook", &hook_, "all_reduce, fp16, bf16 or noop (all_reduce)", "NAME", "Work"},
-      {"--as-view", &as_view_, "gradients live in the buckets", "", "Work"},
-      {"--compute", &compute_, "of a step, on the processor; 0s: none (100ms)", "TIME", "Work"},
-      {"--calls", &calls_, "also time an all_reduce of each gradient", "", "Work"},
+      {"-m,--model", &to.model.name, "resnet50 or uniform:NxSIZE (resnet50)", "NAME", "Work"},
+      {"-d,--dtype", dtype, "of the gradients: f16, bf16, f32 or f64 (f32)", "TYPE", "Work"},
+      {"--bucket", &to.buckets, "sizes of a bucket, a row each (1M,5M,25M)", "SPEC", "Work"},
+      {"--hook", to_choice(to.hook), "all_reduce, fp16, bf16 or noop (all_reduce)", "NAME", "Work"},
+      {"--as-view", &to.as_view, "gradients live in the buckets", "", "Work"},
+      {"--compute", to_duration(to.compute), "of a step, on the processor; 0s: none (100ms)",
+       "TIME", "Work"},
+      {"--calls", &to.calls, "also time an all_reduce of each gradient", "", "Work"},
 
-      {"--rounds", &rounds_, "auto: at least 5 and --min-time", "N", "Timing"},
-      {"--warmup", &warmup_, "rounds before each row (2)", "N", "Timing"},
-      {"--min-time", &min_time_, "measure each row at least so long (1s)", "TIME", "Timing"},
+      {"--rounds", to_count(to.rounds, 1), "auto: at least 5 and --min-time", "N", "Timing"},
+      {"--warmup", to_integer(to.warmup, 0, 1'000'000), "rounds before each row (2)", "N",
+       "Timing"},
+      {"--min-time", to_duration(to.min_time), "measure each row at least so long (1s)", "TIME",
+       "Timing"},
 
-      {"--check", &check_, "first, all or none of the steps (first)", "WHICH", "Check"},
-      {"--seed", &seed_, "of the gradients (0)", "S", "Check"}};
+      {"--check", to_choice(to.check), "first, all or none of the steps (first)", "WHICH", "Check"},
+      {"--seed", to_integer(to.seed, 0, std::numeric_limits<std::int64_t>::max()),
+       "of the gradients (0)", "S", "Check"}};
   list.insert(list.end(), own.begin(), own.end());
-  output_texts_.add_to(list);
+  add_output_options(list, to);
   return list;
 }
 
-StepOptions StepCommand::parse(const std::vector<std::string>& argv) const {
-  StepOptions options;
-  launch_texts_.parse(options);
-  output_texts_.parse(options, argv);
-  options.dtype = parse_float(dtype_);
-  options.model = parse_model(model_, options.dtype);
-  for (const Size& size : parse_sizes(buckets_))
+void check_step(StepOptions& options) {
+  check_launch(options);
+  for (const std::string& file : options.files) (void)format_of(file);
+  options.model = parse_model(options.model.name, options.dtype);
+  for (const Size& size : parse_sizes(options.buckets))
     options.bucket_bytes.push_back(bytes_of(size, options.dtype));
-  options.hook = parse_choice<StepHook>("--hook", hook_);
-  options.as_view = as_view_;
-  options.compute = parse_duration("--compute", compute_);
-  options.calls = calls_;
-  options.rounds = parse_count("--rounds", rounds_, 1);
-  options.warmup = parse_integer("--warmup", warmup_, 0, 1'000'000);
-  options.min_time = parse_duration("--min-time", min_time_);
-  options.check = parse_choice<Check>("--check", check_);
-  options.seed = static_cast<std::uint64_t>(
-      parse_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max()));
-  return options;
 }
 
 }  // namespace tutti::tool

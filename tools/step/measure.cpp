@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,14 +15,10 @@
 #include "bench/own_calls.hpp"
 #include "bench/pattern.hpp"
 #include "bench/staging.hpp"
+#include "common/duration.hpp"
 #include "common/message.hpp"
-#include "common/processor_time.hpp"
 
 namespace tutti::tool {
-
-void parts(Message& message, StepWrong& wrong) {
-  message(wrong.rank, wrong.parameter, wrong.index, wrong.expected, wrong.got);
-}
 
 namespace {
 
@@ -38,13 +35,10 @@ struct StepResult {
   std::array<std::vector<double>, part_count> us{};  // By round.
   double cpu = 0;
   std::int64_t wrong = 0;
-  std::optional<StepWrong> first{};
+  std::optional<FirstWrong> first{};
 };
 
-void parts(Message& message, StepResult& result) {
-  for (std::vector<double>& us : result.us) message(us);
-  message(result.cpu, result.wrong, result.first);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepResult, us, cpu, wrong, first)
 
 std::optional<DType> wire_dtype(StepHook hook) {
   if (hook == StepHook::fp16) return DType::f16;
@@ -147,8 +141,8 @@ class Steps {
   /// @param ranks_here  the ranks of this process, which share its processor time.
   StepResult result(int ranks_here) {
     if (communication_time_.count() > 0)
-      result_.cpu = static_cast<double>(communication_cpu_.count()) /
-                    static_cast<double>(communication_time_.count()) / ranks_here;
+      result_.cpu = static_cast<double>(communication_cpu_) / CLOCKS_PER_SEC /
+                    seconds(communication_time_) / ranks_here;
     return result_;
   }
   const ddp::GradientReducer& reducer() const noexcept { return reducer_; }
@@ -166,11 +160,11 @@ class Steps {
     reducer_.set_divisor(checked ? 1 : 0);
     if (checked && reduces) fill();
     meet();
-    const auto cpu_before = process_processor_time();
+    const std::clock_t cpu_before = std::clock();  // Of all threads.
     const auto start = Clock::now();
     make(part, checked ? ReduceOp::sum : ReduceOp::avg);
     const auto time = Clock::now() - start;
-    cpu_ = process_processor_time() - cpu_before;
+    cpu_ = std::clock() - cpu_before;
     if (checked && reduces) inspect(part);
     return time;
   }
@@ -238,9 +232,9 @@ class Steps {
   std::chrono::nanoseconds patience_{};
   std::vector<TensorView> views_{};
   StepResult result_{};
-  std::chrono::nanoseconds cpu_{};  // Of the last run().
+  std::clock_t cpu_ = 0;  // Of the last run().
   std::chrono::nanoseconds communication_time_{};
-  std::chrono::nanoseconds communication_cpu_{};
+  std::clock_t communication_cpu_ = 0;
   ddp::GradientReducer reducer_;
 };
 

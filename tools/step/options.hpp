@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <tutti/dtype.hpp>
@@ -21,12 +22,14 @@ template <>
 inline constexpr Names<4> names_of<StepHook>{"all_reduce", "fp16", "bf16", "noop"};
 
 struct StepOptions : RunOptions, OutputOptions {
-  Model model{};
-  DType dtype = DType::f32;  ///< f16, bf16, f32 or f64.
+  Model model{"resnet50", {}};
+  DType dtype = DType::f32;           ///< f16, bf16, f32 or f64.
+  std::string buckets = "1M,5M,25M";  ///< As given, for bucket_bytes.
   std::vector<std::int64_t> bucket_bytes{};
   StepHook hook = StepHook::all_reduce;
-  bool as_view = false;                  ///< Gradients live in the buckets.
-  std::chrono::nanoseconds compute{};    ///< Of a step; 0: communication only.
+  bool as_view = false;  ///< Gradients live in the buckets.
+  /// Of a step; 0: communication only.
+  std::chrono::nanoseconds compute = std::chrono::milliseconds(100);
   bool calls = false;                    ///< Measure an all_reduce of each gradient.
   std::optional<std::int64_t> rounds{};  ///< Empty: at least 5 and min_time.
   std::int64_t warmup = 2;               ///< Rounds that are not counted.

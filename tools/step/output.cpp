@@ -1,4 +1,4 @@
-#include "step/output.hpp"
+#include "step/step.hpp"
 
 #include <algorithm>
 #include <array>

@@ -36,14 +36,6 @@ Column times(std::string heading, const std::optional<Summary>& us) {
 
 }  // namespace
 
-void describe(Fields& fields, const StepWrong& wrong) {
-  fields("rank", wrong.rank, {.at_least = 0});
-  fields("parameter", wrong.parameter);
-  fields("index", wrong.index, "of the element in the gradient", {.at_least = 0});
-  fields("expected", wrong.expected);
-  fields("got", wrong.got);
-}
-
 void describe(Fields& fields, const StepRow& row) {
   fields("bucket_bytes", row.bucket_bytes,
          "the largest size of a bucket, unless one gradient is larger",
@@ -89,14 +81,6 @@ void describe(Fields& fields, const StepRow& row) {
                      : *row.wrong == 0 ? "ok"
                                        : "BAD"}});
   fields("first_wrong", row.first_wrong);
-}
-
-std::string describe_wrong(const StepRow& row) {
-  std::string text = plural(row.wrong.value_or(0), "wrong element");
-  if (const auto& first = row.first_wrong)
-    text += fmt::format(", first: rank {} {}[{}] expected {} got {}", first->rank, first->parameter,
-                        first->index, first->expected, first->got);
-  return text;
 }
 
 }  // namespace tutti::tool

@@ -13,14 +13,6 @@
 
 namespace tutti::tool {
 
-struct StepWrong {
-  int rank = 0;
-  std::string parameter{};
-  std::int64_t index = 0;  ///< Element of the gradient.
-  std::string expected{};
-  std::string got{};
-};
-
 /// The steps with one size of buckets.
 struct StepRow {
   std::int64_t bucket_bytes = 0;
@@ -34,7 +26,7 @@ struct StepRow {
   std::optional<Summary> no_overlap_us{};
   std::optional<Summary> calls_us{};
   std::optional<std::int64_t> wrong{};  ///< Elements, on all ranks; empty if not checked.
-  std::optional<StepWrong> first_wrong{};
+  std::optional<FirstWrong> first_wrong{};
 
   /// max(compute, communication) and the last bucket's part of the communication, which no compute
   /// can hide.
@@ -47,10 +39,6 @@ struct StepRecord : RunRecord {
   std::vector<StepRow> rows{};
 };
 
-void describe(Fields& fields, const StepWrong& wrong);
 void describe(Fields& fields, const StepRow& row);
-
-/// The wrong elements of a row, in one line.
-std::string describe_wrong(const StepRow& row);
 
 }  // namespace tutti::tool

@@ -14,7 +14,6 @@
 #include "run/source.hpp"
 #include "run/world.hpp"
 #include "step/measure.hpp"
-#include "step/output.hpp"
 
 namespace tutti::tool {
 namespace {
@@ -63,7 +62,7 @@ Exit judge(const std::vector<Outcome>& outcomes, const StepOptions& options, Ste
   for (const StepRow& row : record.rows) {
     if (row.wrong.value_or(0) == 0) continue;
     fmt::print(err, "error: step {}, bucket {}: {}\n", options.model.name,
-               format_bytes(row.bucket_bytes), describe_wrong(row));
+               format_bytes(row.bucket_bytes), describe_wrong(row.wrong, row.first_wrong));
     record.status = Status::wrong_data;
   }
   return record.status == Status::wrong_data ? Exit::wrong_data : Exit::ok;

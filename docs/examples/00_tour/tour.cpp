@@ -13,6 +13,6 @@ int main() {
   std::vector<double> sums{0.5 * (group.rank() + 1), group.rank() + 1.0};
   group.all_reduce(sums);  // In place. Spans and vectors are arrays.
 
-  std::printf("%zu rows of %s; %.1f of %.0f scored\n", own.size(), to_string(all.layout).c_str(),
+  std::printf("%zu rows of %s; %.1f of %.0f scored\n", own.size(), to_string(all.rows).c_str(),
               sums[0], sums[1]);
 }

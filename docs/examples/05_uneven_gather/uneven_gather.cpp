@@ -39,12 +39,12 @@ void gather(tutti::ProcessGroup& group) {
   // The ranks do not know each other's row counts; the result contains them.
   const tutti::GatheredRows all = tutti::all_gather_rows(group, mine);
   if (first) {
-    std::printf("%-28s %s\n", "rows of each rank", to_string(all.layout).c_str());
+    std::printf("%-28s %s\n", "rows of each rank", to_string(all.rows).c_str());
     print_rows("all of them", all.data);
   }
 
-  // With a known layout no sizes are exchanged.
-  const tutti::GatheredRows same = tutti::all_gather_rows(group, labels, all.layout);
+  // With known rows no sizes are exchanged.
+  const tutti::GatheredRows same = tutti::all_gather_rows(group, labels, all.rows);
   if (first) {
     std::printf("%-28s", "their labels");
     for (const std::int64_t label : same.data.values<std::int64_t>())
@@ -52,7 +52,7 @@ void gather(tutti::ProcessGroup& group) {
     std::printf("\n");
   }
 
-  // Several arrays at once: one layout, and one message if they are small.
+  // Several arrays at once: one list of row counts, and one message if they are small.
   const std::array<tutti::ConstTensorView, 2> arrays{mine, labels};
   const tutti::GatheredArrays both = tutti::all_gather_rows(group, std::span(arrays));
   if (first)
@@ -65,12 +65,12 @@ void gather(tutti::ProcessGroup& group) {
 
   // Gathers on one rank, and scatters back: each rank receives its own rows.
   const tutti::GatheredRows at_two = tutti::gather_rows(group, mine, 2);
-  const tutti::Tensor back = tutti::scatter_rows(group, at_two.data, at_two.layout, 2);
+  const tutti::Tensor back = tutti::scatter_rows(group, at_two.data, at_two.rows, 2);
   if (first) print_rows("from rank 2 again", back);
 
   // The transpose of a gather: on every row, the sum of all ranks' votes.
-  const std::vector<float> votes(static_cast<std::size_t>(all.layout.total()), r + 1);
-  const tutti::Tensor sums = tutti::reduce_scatter_rows(group, votes, all.layout);
+  const std::vector<float> votes(static_cast<std::size_t>(all.rows.total()), r + 1);
+  const tutti::Tensor sums = tutti::reduce_scatter_rows(group, votes, all.rows);
   if (first) {
     std::printf("%-28s", "votes for rank 0's rows");
     for (const float sum : sums.values<float>()) std::printf(" %g", static_cast<double>(sum));

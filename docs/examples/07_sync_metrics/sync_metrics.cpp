@@ -57,14 +57,13 @@ void train(tutti::ProcessGroup& group) {
   const double own_mean = sum / static_cast<double>(rows);
 
   // The mean of the ranks' means gives the rows of small ranks too much weight.
-  const double of_means = tutti::sync_ddp(own_mean, &group, "mean");
+  const double of_means = tutti::all_reduce_number(group, own_mean, tutti::ReduceOp::avg);
   const double right = tutti::global_mean(group, sum, static_cast<double>(rows));
   if (first) std::printf("mean of means %.3f, mean over all rows %.3f\n", of_means, right);
 
-  // Reductions by name, as in PyTorch Lightning. Integers are truncated toward zero.
   std::vector<std::int64_t> correct{group.rank() == 0 ? 4 : 1, rows};
-  (void)tutti::sync_ddp(correct, &group, "sum");
-  const auto worst = tutti::sync_ddp(own_mean, &group, "max");
+  group.all_reduce(correct);
+  const auto worst = tutti::all_reduce_number(group, own_mean, tutti::ReduceOp::max);
   if (first)
     std::printf("correct %lld of %lld, the worst rank's mean %.3f\n",
                 static_cast<long long>(correct[0]), static_cast<long long>(correct[1]), worst);
@@ -99,15 +98,11 @@ void train(tutti::ProcessGroup& group) {
 int main() {
   constexpr int size = 3;
   const auto store = tutti::make_memory_store();
-  {
-    std::vector<std::jthread> ranks;
-    for (int rank = 0; rank < size; ++rank)
-      ranks.emplace_back([=] {
-        auto group = tutti::ProcessGroup::create(
-            {.backend = "local", .store = store, .rank = rank, .size = size});
-        train(group);
-      });
-  }
-  // The same code without a group returns the value unchanged.
-  std::printf("\nalone: %.3f\n", tutti::sync_ddp_if_available(1.5, nullptr, "mean"));
+  std::vector<std::jthread> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.emplace_back([=] {
+      auto group = tutti::ProcessGroup::create(
+          {.backend = "local", .store = store, .rank = rank, .size = size});
+      train(group);
+    });
 }

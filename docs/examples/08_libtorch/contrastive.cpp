@@ -55,11 +55,11 @@ Result on_one_process(const torch::Tensor& left, const torch::Tensor& right) {
 Result on_a_rank(tutti::ProcessGroup& group, const torch::Tensor& left,
                  const torch::Tensor& right) {
   Layer layer;
-  const tutti::RowLayout layout = tutti::exchange_rows(group, left.size(0));
-  const auto all = libtorch::all_gather_rows(group, layer.forward(right), GradScale::sum, layout);
+  const tutti::RowLayout rows = tutti::exchange_rows(group, left.size(0));
+  const auto all = libtorch::all_gather_rows(group, layer.forward(right), GradScale::sum, rows);
   // This rank's part of the mean over all rows. A rank without rows has a loss of 0 and still takes
   // part in the backward of the gather.
-  const auto loss = loss_of(layer.forward(left), all, layout.offset(group.rank())) / layout.total();
+  const auto loss = loss_of(layer.forward(left), all, rows.offset(group.rank())) / rows.total();
   loss.backward();
 
   // With GradScale::sum the gradients of the ranks add up to the gradient of the global loss.

@@ -51,7 +51,7 @@ std::vector<double> train(tutti::ProcessGroup& group) {
     const auto loss = torch::binary_cross_entropy_with_logits(model(batch.points), batch.labels);
     loss.backward();  // The gradients are now those of the whole batch.
     optimizer.step();
-    losses.push_back(tutti::sync_ddp(loss.item<double>(), &group, "mean"));
+    losses.push_back(tutti::all_reduce_number(group, loss.item<double>(), tutti::ReduceOp::avg));
   }
   return losses;
 }

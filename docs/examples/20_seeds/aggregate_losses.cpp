@@ -92,7 +92,7 @@ void implicit_loss_handling(tutti::ProcessGroup& group) {
       total_loss += local_loss.loss / accumulation_steps;
     }
     model.step(0.01F);
-    print(group, i, tutti::sync_ddp(total_loss, &group, "mean"));
+    print(group, i, tutti::all_reduce_number(group, total_loss, tutti::ReduceOp::avg));
   }
 }
 

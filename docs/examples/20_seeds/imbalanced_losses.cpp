@@ -71,7 +71,7 @@ Step explicit_manual_gather(tutti::ProcessGroup& group, const OnRank& at) {
   SmoothAp loss_fn({.classes = classes, .pool = {.queue = 1024, .gather = false}});
   const auto logits_global =
       tutti::autograd::all_gather_rows(group, at.logits, tutti::GradScale::sum);
-  const auto targets_global = tutti::all_gather_rows(group, at.targets, logits_global.layout);
+  const auto targets_global = tutti::all_gather_rows(group, at.targets, logits_global.rows);
   const LossResult result = loss_fn(group, {logits_global.value, targets_global.data});
   const auto by_logits = logits_global.back(group, result.grad);  // loss.backward()
   return {result.loss, seeds::cpu<float>(group, by_logits.value)};
@@ -124,19 +124,11 @@ double opt_out(const Linear& backbone, const Batch& batch) {
 // "# Single GPU: no-op, returns tensor unchanged".
 void confirm_distributed_setup(tutti::ProcessGroup& group) {
   const std::vector<float> logits = seeds::randn(8, 1);
-  const auto unchanged = tutti::all_gather_ddp_if_available(logits, nullptr);
   const auto here = seeds::to_rank<float>(group, logits, {8});
   const auto gathered = tutti::all_gather_rows(group, here);
   const bool copied =
       gathered.data.data() != here.data() && seeds::cpu<float>(group, gathered.data) == logits;
-  std::printf("without a group        %s\n", unchanged.is_input() ? "the input itself" : "other");
   std::printf("with one rank          %s\n", copied ? "a copy of the input" : "other");
-  try {
-    (void)tutti::sync_ddp(1.0, nullptr);
-  } catch (const tutti::Error& error) {
-    std::printf("a group is required    %s\n",
-                error.code() == tutti::Errc::not_initialized ? "not_initialized" : error.what());
-  }
 }
 
 void on_two_ranks(tutti::ProcessGroup& group) {
@@ -149,7 +141,7 @@ void on_two_ranks(tutti::ProcessGroup& group) {
   for (std::size_t i = 0; i < by_loss.by_logits.size(); ++i)
     difference = std::max(
         difference, std::abs(static_cast<double>(by_loss.by_logits[i] - by_hand.by_logits[i])));
-  const double most = tutti::sync_ddp(difference, &group, "max");
+  const double most = tutti::all_reduce_number(group, difference, tutti::ReduceOp::max);
   const double own = opt_out(backbone, batch);
   if (group.rank() != 0) return;
   std::printf("auto-detection         loss %.4f\n", by_loss.loss);

@@ -94,8 +94,8 @@ Result train(DdpModel& ddp_model) {
     for (const auto& parameter : ddp_model.model.parameters()) values.push_back(parameter.value);
     ddp_model.averager->average(values);
   }
-  result.loss =
-      tutti::sync_ddp(seeds::mse(ddp_model.model(x), targets).loss, &ddp_model.group, "mean");
+  result.loss = tutti::all_reduce_number(
+      ddp_model.group, seeds::mse(ddp_model.model(x), targets).loss, tutti::ReduceOp::avg);
   return result;
 }
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <tutti/adapters/dlpack/types.hpp>
-#include <tutti/maybe_owned.hpp>
 #include <tutti/tensor.hpp>
 
 // Views of other frameworks' arrays, and DLPack arrays made from this library's. Nothing is copied
@@ -138,12 +137,6 @@ Owned<M> own(Tensor&& array) {
   managed.deleter = [](M* self) { delete static_cast<Holder*>(self->manager_ctx); };
   if constexpr (requires { managed.version.major; }) managed.version = {1, 0};
   return Owned<M>(&managed);
-}
-/// own() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
-/// `memory`.
-template <Managed M = DLManagedTensor>
-Owned<M> own(MaybeOwned&& value, Memory& memory = host_memory()) {
-  return own<M>(std::move(value).take(memory));
 }
 
 }  // namespace tutti::dlpack

@@ -33,9 +33,9 @@ namespace tutti::libtorch {
 
 /// [n_r, ...] -> [sum n_r, ...]
 inline at::Tensor all_gather_rows(ProcessGroup& group, const at::Tensor& local,
-                                  GradScale grad_scale, const RowLayout& layout = {},
+                                  GradScale grad_scale, const RowLayout& rows = {},
                                   const CallOptions& options = {}) {
-  return detail::apply(autograd::all_gather_rows, group, local, grad_scale, layout, options);
+  return detail::apply(autograd::all_gather_rows, group, local, grad_scale, rows, options);
 }
 
 namespace detail {
@@ -49,10 +49,10 @@ inline at::Tensor scaled_on_device(const at::Tensor& in, ReduceOp& op) {
 
 /// [sum n_r, ...] -> [n_rank, ...]; `op` is sum, avg or premul_sum.
 inline at::Tensor reduce_scatter_rows(ProcessGroup& group, const at::Tensor& whole,
-                                      const RowLayout& layout, ReduceOp op = ReduceOp::sum,
+                                      const RowLayout& rows, ReduceOp op = ReduceOp::sum,
                                       const CallOptions& options = {}) {
   const at::Tensor x = detail::scaled_on_device(whole, op);
-  return detail::apply(autograd::reduce_scatter_rows, group, x, layout, op, options);
+  return detail::apply(autograd::reduce_scatter_rows, group, x, rows, op, options);
 }
 /// [sum send_rows, ...] -> [sum recv_rows, ...]. `received`, if not null, gets the number of rows
 /// from each rank.
@@ -62,7 +62,7 @@ inline at::Tensor all_to_all_rows(ProcessGroup& group, const at::Tensor& in, Row
   return detail::record(group, in, [&](const ConstTensorView& x) {
     auto done =
         autograd::all_to_all_rows(group, x, send_rows, recv_rows, detail::in_torch(in, options));
-    if (received != nullptr) *received = std::move(done.layout);
+    if (received != nullptr) *received = std::move(done.rows);
     return autograd::Differentiable(std::move(done));
   });
 }
@@ -94,16 +94,16 @@ inline at::Tensor broadcast(ProcessGroup& group, const at::Tensor& in, int root,
   return detail::apply(autograd::broadcast, group, in, root, options);
 }
 inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int root,
-                              const RowLayout& layout = {}, const CallOptions& options = {}) {
-  return detail::apply(autograd::gather_rows, group, local, root, layout, options);
+                              const RowLayout& rows = {}, const CallOptions& options = {}) {
+  return detail::apply(autograd::gather_rows, group, local, root, rows, options);
 }
-/// `layout` and `whole` are read on root only. On other ranks `layout` may be empty and `whole`
+/// `rows` and `whole` are read on root only. On other ranks `rows` may be empty and `whole`
 /// undefined.
-inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole,
-                               const RowLayout& layout, int root, const CallOptions& options = {}) {
+inline at::Tensor scatter_rows(ProcessGroup& group, const at::Tensor& whole, const RowLayout& rows,
+                               int root, const CallOptions& options = {}) {
   const bool read = group.rank() == root && whole.defined();
   const at::Tensor part = read ? whole : detail::no_part_of(group, whole);
-  return detail::apply(autograd::scatter_rows, group, part, layout, root, options);
+  return detail::apply(autograd::scatter_rows, group, part, rows, root, options);
 }
 
 /// Returns a token [0]. Adding token.sum() to the loss makes the backward receive the gradient.

@@ -10,7 +10,7 @@ namespace [[gnu::visibility("default")]] ddp {
 /// The rows of an array [N, ...] that are not 0: the gradient of an embedding, for example.
 struct SparseRows {
   Tensor indices;  ///< [m]: ascending, each once.
-  Tensor rows;     ///< [m, ...]: row i belongs to indices[i].
+  Tensor values;   ///< [m, ...]: row i belongs to indices[i].
 };
 
 struct SparseRowsOptions {
@@ -26,14 +26,15 @@ struct SparseRowsOptions {
 /// fewer than about 2 N rows, this function sends less than an all_reduce, which sends 2 N rows.
 ///
 /// @param indices  [n_r], i32 or i64; in any order; may repeat or be empty.
-/// @param rows     [n_r, ...], floats or complex numbers.
+/// @param values   [n_r, ...], floats or complex numbers.
+/// @param rows     n_r of every rank, as in all_gather_rows().
 /// On the wire: as all_gather_rows() of two arrays. Memory: the rows of all ranks. On a device the
 /// host adds and waits, and holds a second copy of the rows.
 /// @throws Error as all_gather_rows(); invalid_argument on every rank, whose text names the first
 ///         wrong index and its rank. The group stays usable.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
-                           const ConstTensorView& rows, const SparseRowsOptions& sparse = {},
-                           const RowLayout& layout = {}, const CallOptions& options = {});
+                           const ConstTensorView& values, const SparseRowsOptions& sparse = {},
+                           const RowLayout& rows = {}, const CallOptions& options = {});
 
 }  // namespace ddp
 }  // namespace tutti

@@ -17,15 +17,15 @@ static void fill(Content& to, Tensor&& from) {
 }
 static void fill(Content& to, GatheredRows&& from) {
   to.add(std::move(from.data));
-  to.set_rows(from.layout);
+  to.set_rows(from.rows);
 }
 static void fill(Content& to, PaddedRows&& from) {
   to.add(std::move(from.data));
-  to.set_rows(from.layout);
+  to.set_rows(from.rows);
 }
 static void fill(Content& to, GatheredArrays&& from) {
   for (auto& array : from.data) to.add(std::move(array));
-  to.set_rows(from.layout);
+  to.set_rows(from.rows);
 }
 
 /// Calls `blocking` for the value of a result, or `async` for its Pending.

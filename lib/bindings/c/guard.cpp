@@ -15,9 +15,6 @@ namespace {
 thread_local std::optional<Error> last_error;
 thread_local std::uint64_t errors = 0;
 
-constexpr tutti_status status_of(Errc code) {
-  return static_cast<tutti_status>(code) + 1;
-}
 static_assert(status_of(Errc::invalid_argument) == TUTTI_INVALID_ARGUMENT &&
               status_of(Errc::count_overflow) == TUTTI_COUNT_OVERFLOW &&
               status_of(Errc::mismatch) == TUTTI_MISMATCH &&
@@ -42,10 +39,6 @@ tutti_status remember() noexcept {
   ++errors;
   last_error = internal::to_error(std::current_exception());
   return status_of(last_error->code());
-}
-
-tutti_status status_of(const Error& error) noexcept {
-  return status_of(error.code());
 }
 
 std::uint64_t error_count() noexcept {

@@ -16,7 +16,9 @@ namespace tutti::c_abi {
 
 /// Keeps the exception that is being handled as this thread's last error, and returns its code.
 tutti_status remember() noexcept;
-tutti_status status_of(const Error& error) noexcept;
+constexpr tutti_status status_of(Errc code) noexcept {
+  return static_cast<tutti_status>(code) + 1;
+}
 
 template <typename F>
 tutti_status guard(F&& f) noexcept {

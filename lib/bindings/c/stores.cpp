@@ -86,16 +86,11 @@ class FunctionStore final : public Store {
   tutti_store_functions f_;
 };
 
-/// Returns the value of a key; empty if it does not come in time.
-std::optional<Bytes> value_of(Store& store, const char* key, std::int64_t timeout_ns) {
-  if (timeout_ns == 0) return store.try_get(text(key));
-  return store.get(text(key), deadline_after(timeout_ns));
-}
-
-Bytes existing_value(Store& store, const char* key, std::int64_t timeout_ns) {
-  auto value = value_of(store, key, timeout_ns);
-  if (!value) fail(Errc::timeout, fmt::format("store: there is no key '{}'", text(key)));
-  return std::move(*value);
+/// Returns the value of a key. @throws Error timeout.
+Bytes value_of(Store& store, const char* key, std::int64_t timeout_ns) {
+  if (timeout_ns != 0) return store.get(text(key), deadline_after(timeout_ns));
+  if (auto value = store.try_get(text(key))) return std::move(*value);
+  fail(Errc::timeout, fmt::format("store: there is no key '{}'", text(key)));
 }
 
 }  // namespace
@@ -159,13 +154,13 @@ tutti_status tutti_store_set(tutti_store* store, const char* key, const void* va
 tutti_status tutti_store_get(tutti_store* store, const char* key, int64_t timeout_ns,
                              tutti_result** value) {
   return give_result(value, [&](Content& to) {
-    const auto found = existing_value(of(store), key, timeout_ns);
+    const auto found = value_of(of(store), key, timeout_ns);
     to.add(found.data(), found.size());
   });
 }
 
 tutti_status tutti_store_wait(tutti_store* store, const char* key, int64_t timeout_ns) {
-  return guard([&] { (void)existing_value(of(store), key, timeout_ns); });
+  return guard([&] { (void)value_of(of(store), key, timeout_ns); });
 }
 
 tutti_status tutti_store_add(tutti_store* store, const char* key, int64_t delta, int64_t* sum) {

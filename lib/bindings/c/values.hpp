@@ -81,8 +81,8 @@ struct Content {
     auto owner = std::make_shared<std::vector<T>>(std::move(values));
     arrays.push_back({describe(ConstTensorView(*owner)), owner});
   }
-  void set_rows(const RowLayout& layout) {
-    rows.assign(layout.counts().begin(), layout.counts().end());
+  void set_rows(const RowLayout& of_ranks) {
+    rows.assign(of_ranks.counts().begin(), of_ranks.counts().end());
   }
 };
 

@@ -6,22 +6,21 @@
 using namespace tutti::c_abi;  // NOLINT(google-build-using-namespace)
 
 // The macros stay in this file. The arguments of the C++ verb may use `g`, the group, and `call`.
-#define TUTTI_C_VERB(function, verb, params, args) \
-  TUTTI_C_VERB_OF(function, verb, TUTTI_C_PARAMS params, args)
-#define TUTTI_C_PARAMS(...) __VA_ARGS__,
-#define TUTTI_C_VERB_OF(function, verb, params, args)                                         \
-  tutti_status tutti_##function(tutti_group* group, params const tutti_call_options* options, \
-                                tutti_work** work) {                                          \
-    return guard([&] {                                                                        \
-      clear(work);                                                                            \
-      auto& g = of(group);                                                                    \
-      const Call call(options);                                                               \
-      if (work == nullptr)                                                                    \
-        (void)g.verb args;                                                                    \
-      else                                                                                    \
-        *work = new tutti_work(g.verb##_async args);                                          \
-    });                                                                                       \
+#define TUTTI_C_VERB(function, verb, params, args)                                       \
+  tutti_status tutti_##function(tutti_group* group,                                      \
+                                TUTTI_C_PARAMS params const tutti_call_options* options, \
+                                tutti_work** work) {                                     \
+    return guard([&] {                                                                   \
+      clear(work);                                                                       \
+      auto& g = of(group);                                                               \
+      const Call call(options);                                                          \
+      if (work == nullptr)                                                               \
+        g.verb args;                                                                     \
+      else                                                                               \
+        *work = new tutti_work(g.verb##_async args);                                     \
+    });                                                                                  \
   }
+#define TUTTI_C_PARAMS(...) __VA_ARGS__ __VA_OPT__(, )
 
 extern "C" {
 
@@ -63,18 +62,7 @@ TUTTI_C_VERB(send, send, (const tutti_array* data, int32_t peer, int32_t tag),
 TUTTI_C_VERB(sendrecv, sendrecv,
              (const tutti_array* in, int32_t to, const tutti_array* out, int32_t from, int32_t tag),
              (view(in), to, view(out), from, tag, call.options()))
-
-tutti_status tutti_barrier(tutti_group* group, const tutti_call_options* options,
-                           tutti_work** work) {
-  return guard([&] {
-    clear(work);
-    const Call call(options);
-    if (work == nullptr)
-      of(group).barrier(call.options());
-    else
-      *work = new tutti_work(of(group).barrier_async(call.options()));
-  });
-}
+TUTTI_C_VERB(barrier, barrier, (), (call.options()))
 
 tutti_status tutti_monitored_barrier(tutti_group* group, const tutti_call_options* options) {
   return guard([&] { of(group).monitored_barrier(Call(options).options()); });
@@ -97,6 +85,5 @@ tutti_status tutti_recv(tutti_group* group, const tutti_array* data, int32_t pee
 
 }  // extern "C"
 
-#undef TUTTI_C_VERB_OF
 #undef TUTTI_C_PARAMS
 #undef TUTTI_C_VERB

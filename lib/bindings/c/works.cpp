@@ -41,7 +41,7 @@ tutti_status tutti_work_on_done(tutti_work* work,
       if (error == nullptr)
         f(context, TUTTI_OK, nullptr);
       else
-        f(context, status_of(*error), error->what());
+        f(context, status_of(error->code()), error->what());
     });
   });
 }

@@ -4,6 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "torch/c10d_class.hpp"
 
 namespace tutti::c10d_door {
@@ -37,12 +40,7 @@ WorkPointer BackendOverTutti::barrier(const ::c10d::BarrierOptions& options) {
           ? c10::Device(c10::kCPU)
           : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids[0]));
   return issue(OpType::BARRIER, "tutti:barrier", device, {}, options,
-               [&](Call& call, const Run& run) {
-                 if (run.blocks)
-                   run.group().barrier(run.options);
-                 else
-                   call.work = run.group().barrier_async(run.options);
-               });
+               [&](Call& call, const Run& run) { TUTTI_RUN(barrier); });
 }
 
 void BackendOverTutti::monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all) {
@@ -112,8 +110,8 @@ Groups& groups_of(const c10::intrusive_ptr<::c10d::Backend>& backend) {
 
 }  // namespace
 
-ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend) {
-  return groups_of(backend).host();
+ProcessGroup& group_under(const std::string& name, const c10::Device& device) {
+  return groups_of(::c10d::resolve_process_group(name)->getBackend(device.type())).on(device);
 }
 
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend) {

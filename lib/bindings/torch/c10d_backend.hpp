@@ -23,9 +23,9 @@ c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options);
 /// there is one. @throws c10::TypeError for another one.
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend);
 
-/// The group for host memory under a backend that make_backend() made, which must outlive its use;
-/// likewise.
-ProcessGroup& group_under(const c10::intrusive_ptr<::c10d::Backend>& backend);
+/// The group for tensors on `device` under the process group `name` of torch, which must outlive
+/// its use; likewise. Collective as Groups::on().
+ProcessGroup& group_under(const std::string& name, const c10::Device& device);
 
 }  // namespace c10d_door
 }  // namespace tutti

@@ -44,6 +44,14 @@ struct Run {
   ProcessGroup& group() const { return groups.on(device); }
 };
 
+/// Calls a verb of the group of `run`, a Run: the blocking form, or the async form, whose Work
+/// `call` gets.
+#define TUTTI_RUN(verb, ...)                                        \
+  if (run.blocks)                                                   \
+    (void)run.group().verb(__VA_ARGS__ __VA_OPT__(, ) run.options); \
+  else                                                              \
+    call.work = run.group().verb##_async(__VA_ARGS__ __VA_OPT__(, ) run.options)
+
 /// The arrays of calls that are sent as one: the input and the output of each.
 using Pairs = std::vector<std::pair<TensorView, TensorView>>;
 

@@ -24,10 +24,7 @@ WorkPointer BackendOverTutti::broadcast(Tensors& tensors, const ::c10d::Broadcas
                [&](Call& call, const Run& run) {
                  const auto data = call.arrays.moved(tensor, Use::writes);
                  const int root = static_cast<int>(options.rootRank);
-                 if (run.blocks)
-                   run.group().broadcast(data, root, run.options);
-                 else
-                   call.work = run.group().broadcast_async(data, root, run.options);
+                 TUTTI_RUN(broadcast, data, root);
                });
 }
 
@@ -35,16 +32,13 @@ WorkPointer BackendOverTutti::allgather(std::vector<Tensors>& outputs, Tensors& 
                                         const ::c10d::AllgatherOptions& options) {
   const auto& input = only(inputs);
   check_list(outputs, input, false);
-  return issue(
-      OpType::ALLGATHER, "tutti:all_gather", inputs, options, [&](Call& call, const Run& run) {
-        call.outputs = outputs;
-        const auto in = call.arrays.moved(input, Use::reads);
-        const auto out = call.arrays.joined(outputs[0], Use::writes);
-        if (run.blocks)
-          run.group().all_gather(in, out, lengths(outputs[0]), run.options);
-        else
-          call.work = run.group().all_gather_async(in, out, lengths(outputs[0]), run.options);
-      });
+  return issue(OpType::ALLGATHER, "tutti:all_gather", inputs, options,
+               [&](Call& call, const Run& run) {
+                 call.outputs = outputs;
+                 const auto in = call.arrays.moved(input, Use::reads);
+                 const auto out = call.arrays.joined(outputs[0], Use::writes);
+                 TUTTI_RUN(all_gather, in, out, lengths(outputs[0]));
+               });
 }
 
 WorkPointer BackendOverTutti::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -55,10 +49,7 @@ WorkPointer BackendOverTutti::_allgather_base(at::Tensor& output, at::Tensor& in
                  call.outputs = {{output}};
                  const auto in = call.arrays.moved(input, Use::reads);
                  const auto out = call.arrays.moved(output, Use::writes);
-                 if (run.blocks)
-                   run.group().all_gather(in, out, {}, run.options);
-                 else
-                   call.work = run.group().all_gather_async(in, out, {}, run.options);
+                 TUTTI_RUN(all_gather, in, out, {});
                });
 }
 
@@ -103,8 +94,7 @@ WorkPointer BackendOverTutti::gather(std::vector<Tensors>& outputs, Tensors& inp
     call.outputs = is_root ? outputs : std::vector<Tensors>{{}};
     const auto in = call.arrays.moved(input, Use::reads);
     const auto out = is_root ? call.arrays.joined(outputs[0], Use::writes) : TensorView();
-    call.work =
-        run.group().gather_async(in, out, static_cast<int>(options.rootRank), {}, run.options);
+    TUTTI_RUN(gather, in, out, static_cast<int>(options.rootRank), {});
   });
 }
 
@@ -116,8 +106,7 @@ WorkPointer BackendOverTutti::gather_into_tensor(at::Tensor& output, at::Tensor&
     call.outputs = {is_root ? Tensors{output} : Tensors{}};
     const auto in = call.arrays.moved(input, Use::reads);
     const auto out = is_root ? call.arrays.moved(output, Use::writes) : TensorView();
-    call.work =
-        run.group().gather_async(in, out, static_cast<int>(options.rootRank), {}, run.options);
+    TUTTI_RUN(gather, in, out, static_cast<int>(options.rootRank), {});
   });
 }
 
@@ -128,8 +117,7 @@ WorkPointer BackendOverTutti::scatter(Tensors& outputs, std::vector<Tensors>& in
   return issue(OpType::SCATTER, "tutti:scatter", outputs, options, [&](Call& call, const Run& run) {
     const auto in = is_root ? call.arrays.joined(inputs[0], Use::reads) : TensorView();
     const auto out = call.arrays.moved(output, Use::writes);
-    call.work =
-        run.group().scatter_async(in, out, static_cast<int>(options.rootRank), {}, run.options);
+    TUTTI_RUN(scatter, in, out, static_cast<int>(options.rootRank), {});
   });
 }
 
@@ -148,10 +136,7 @@ WorkPointer BackendOverTutti::alltoall_base(at::Tensor& output, at::Tensor& inpu
                  const auto receive = elements_of(output_rows, output);
                  const auto in = call.arrays.moved(input, Use::reads);
                  const auto out = call.arrays.moved(output, Use::writes);
-                 if (run.blocks)
-                   run.group().all_to_all(in, out, send, receive, run.options);
-                 else
-                   call.work = run.group().all_to_all_async(in, out, send, receive, run.options);
+                 TUTTI_RUN(all_to_all, in, out, send, receive);
                });
 }
 
@@ -161,14 +146,13 @@ WorkPointer BackendOverTutti::alltoall(Tensors& outputs, Tensors& inputs,
   TORCH_CHECK_VALUE(outputs.size() == ranks && inputs.size() == ranks, "tutti: ", inputs.size(),
                     " inputs and ", outputs.size(), " outputs; there must be one for each of the ",
                     size_, " ranks");
-  return issue(
-      OpType::ALLTOALL, "tutti:all_to_all", inputs, options, [&](Call& call, const Run& run) {
-        call.outputs = {outputs};
-        const auto in = call.arrays.joined(inputs, Use::reads);
-        const auto out = call.arrays.joined(outputs, Use::writes);
-        call.work =
-            run.group().all_to_all_async(in, out, lengths(inputs), lengths(outputs), run.options);
-      });
+  return issue(OpType::ALLTOALL, "tutti:all_to_all", inputs, options,
+               [&](Call& call, const Run& run) {
+                 call.outputs = {outputs};
+                 const auto in = call.arrays.joined(inputs, Use::reads);
+                 const auto out = call.arrays.joined(outputs, Use::writes);
+                 TUTTI_RUN(all_to_all, in, out, lengths(inputs), lengths(outputs));
+               });
 }
 
 }  // namespace tutti::c10d_door

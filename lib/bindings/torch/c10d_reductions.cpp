@@ -17,10 +17,7 @@ WorkPointer BackendOverTutti::allreduce(Tensors& tensors, const ::c10d::Allreduc
                [&](Call& call, const Run& run) {
                  const auto op = reduce_op(tensor, options.reduceOp);
                  const auto data = call.arrays.reduced(tensor, Use::writes);
-                 if (run.blocks)
-                   run.group().all_reduce(data, op, run.options);
-                 else
-                   call.work = run.group().all_reduce_async(data, op, run.options);
+                 TUTTI_RUN(all_reduce, data, op);
                });
 }
 
@@ -72,10 +69,7 @@ WorkPointer BackendOverTutti::reduce(Tensors& tensors, const ::c10d::ReduceOptio
     const auto op = reduce_op(tensor, options.reduceOp);
     const auto in = call.arrays.reduced(tensor, rank_ == root ? Use::writes : Use::reads);
     const auto out = rank_ == root ? in : TensorView();
-    if (run.blocks)
-      run.group().reduce(in, out, root, op, run.options);
-    else
-      call.work = run.group().reduce_async(in, out, root, op, run.options);
+    TUTTI_RUN(reduce, in, out, root, op);
   });
 }
 
@@ -88,8 +82,7 @@ WorkPointer BackendOverTutti::reduce_scatter(Tensors& outputs, std::vector<Tenso
                  const auto op = reduce_op(output, options.reduceOp);
                  const auto out = call.arrays.reduced(output, Use::writes);
                  const auto in = call.arrays.joined(inputs[0], Use::reads);
-                 call.work =
-                     run.group().reduce_scatter_async(in, out, lengths(inputs[0]), op, run.options);
+                 TUTTI_RUN(reduce_scatter, in, out, lengths(inputs[0]), op);
                });
 }
 
@@ -101,10 +94,7 @@ WorkPointer BackendOverTutti::_reduce_scatter_base(at::Tensor& output, at::Tenso
                  const auto op = reduce_op(output, options.reduceOp);
                  const auto in = call.arrays.reduced(input, Use::reads);
                  const auto out = call.arrays.reduced(output, Use::writes);
-                 if (run.blocks)
-                   run.group().reduce_scatter(in, out, {}, op, run.options);
-                 else
-                   call.work = run.group().reduce_scatter_async(in, out, {}, op, run.options);
+                 TUTTI_RUN(reduce_scatter, in, out, {}, op);
                });
 }
 

@@ -58,31 +58,31 @@ Differentiable spread(const Step& step, const ConstTensorView& in, int root, Red
 }
 
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
-                           const RowLayout& layout);
+                           const RowLayout& rows);
 
-/// Scatters root's rows by a layout that all ranks know. Runs only in a backward.
+/// Scatters root's array by `rows` that all ranks know. Runs only in a backward.
 Differentiable distribute(const Step& step, const ConstTensorView& whole, int root,
-                          const RowLayout& layout) {
+                          const RowLayout& rows) {
   const bool at_root = step.group.rank() == root;
   Tensor out;
-  step.call({.kind = Operation::scatter, .rows = layout, .root = root}, [&](Op& call) {
+  step.call({.kind = Operation::scatter, .rows = rows, .root = root}, [&](Op& call) {
     if (at_root) step.check_input(whole);
     out = step.make(step.transpose->to, step.transpose->dtype);
     if (at_root) call.in = whole;
     call.out = out;
   });
-  return step.result<collect>("gather_rows", whole, std::move(out), root, layout);
+  return step.result<collect>("gather_rows", whole, std::move(out), root, rows);
 }
 
 /// Gathers the ranks' rows on root: the transpose of distribute.
 DifferentiableRows collect(const Step& step, const ConstTensorView& local, int root,
-                           const RowLayout& layout) {
+                           const RowLayout& rows) {
   auto options = step.options;
   options.memory = step.memory();
-  auto rows = internal::gather_rows(step.group, local, root, layout, options,
-                                    [&] { step.check_input(local); });
-  return {step.result<distribute>("scatter_rows", local, std::move(rows.data), root, rows.layout),
-          rows.layout};
+  auto all = internal::gather_rows(step.group, local, root, rows, options,
+                                   [&] { step.check_input(local); });
+  return {step.result<distribute>("scatter_rows", local, std::move(all.data), root, all.rows),
+          all.rows};
 }
 
 }  // namespace
@@ -98,18 +98,18 @@ Differentiable broadcast(ProcessGroup& group, const ConstTensorView& in, int roo
 }
 
 DifferentiableRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                               const RowLayout& layout, const CallOptions& options) {
-  return collect({group, "gather_rows", options}, local, root, layout);
+                               const RowLayout& rows, const CallOptions& options) {
+  return collect({group, "gather_rows", options}, local, root, rows);
 }
 
 Differentiable scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                            const RowLayout& layout, int root, const CallOptions& options) {
+                            const RowLayout& rows, int root, const CallOptions& options) {
   const Step step{group, "scatter_rows", options};
   // Only root knows the dtype; the check runs there.
-  auto rows = internal::scatter_rows(group, whole, layout, root, options,
+  auto part = internal::scatter_rows(group, whole, rows, root, options,
                                      [&] { step.check_dtype(whole.dtype); });
   return step.result<collect>("gather_rows", group.rank() == root ? whole : ConstTensorView(),
-                              std::move(rows), root, RowLayout());
+                              std::move(part), root, RowLayout());
 }
 
 }  // namespace autograd

@@ -70,13 +70,6 @@ auto one_behind_the_other(std::span<const View> list) -> decltype(View::data) {
   return first;
 }
 
-bool overlap(const ConstTensorView& a, const void* data, std::size_t bytes) {
-  const auto* const x = static_cast<const std::byte*>(a.data);
-  const auto* const y = static_cast<const std::byte*>(data);
-  const std::less<> before;  // std::less orders any two addresses.
-  return a.bytes() != 0 && bytes != 0 && before(x, y + bytes) && before(y, x + a.bytes());
-}
-
 /// The scratch arrays of one call, and where their elements go.
 struct Scratches {
   Memory& memory;
@@ -139,7 +132,8 @@ void prepare_gather(const internal::Bounds& bounds, const ConstTensorView& in,
   auto* const whole = one_behind_the_other(outs);
   const auto& own = outs[static_cast<std::size_t>(bounds.rank)];
   const auto bytes = in.bytes() * outs.size();
-  if (whole != nullptr && (in.data == own.data || !overlap(in, whole, bytes))) {
+  if (whole != nullptr &&
+      (in.data == own.data || internal::disjoint(in.data, in.bytes(), whole, bytes))) {
     op.out = TensorView(whole, in.dtype, shape, bounds.device);
     return;
   }
@@ -163,7 +157,8 @@ void prepare_exchange(const internal::Bounds& bounds, std::span<const ConstTenso
   auto& memory = scratches.memory;
   const auto stream = scratches.stream;
   // all_to_all does not work in place, but lists may share memory.
-  if (op.in.data == nullptr || overlap(op.in, op.out.data, op.out.bytes())) {
+  if (op.in.data == nullptr ||
+      !internal::disjoint(op.in.data, op.in.bytes(), op.out.data, op.out.bytes())) {
     scratches.in = Tensor(memory, in_shape, dtype, stream);
     auto* to = static_cast<std::byte*>(scratches.in.data());
     for (const auto& array : ins) {

@@ -21,6 +21,22 @@ DType dtype_of(const Op& op) noexcept {
   return op.kind == Operation::recv || op.kind == Operation::scatter ? op.out.dtype : op.in.dtype;
 }
 
+/// False for the collective that was lowered to `ops`.
+bool is_one_of(const Op& op, std::span<const Op> ops) noexcept {
+  return std::ranges::any_of(ops, [&](const Op& other) { return &other == &op; });
+}
+
+std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept {
+  return is_point_to_point(shown.kind) ? shown.seq : call.seq;
+}
+
+/// Makes `stream` wait for `work`; rethrows the error of `work` if it is already known.
+void follow(Work work, Stream stream) {
+  work.block_stream(stream);  // On host memory this waits.
+  if (work.done()) return work.wait();
+  (void)std::move(work).release();
+}
+
 }  // namespace
 
 Core::Core(const GroupOptions& options, std::unique_ptr<Backend> backend,
@@ -243,7 +259,7 @@ Work Core::issue(Op& op, const CallOptions& options, Wait wait, Prepare prepare,
   check_numbered(op, options, call, supported);
   sign(ops, call);
   return send(ops, call, op, wait);
-} catch (const std::bad_alloc&) {  // As guarded(), which would cost 8 ns here.
+} catch (const std::bad_alloc&) {
   end_for_lack_of_memory(name_of(op.kind));
 }
 
@@ -280,14 +296,8 @@ Work Core::issue_pair(std::span<Op, 2> pair, const CallOptions& options, Wait wa
   if (const auto why = refusal_of(check_both)) refuse(pair, call, *why, *checked);
   sign(pair, call);
   return send(pair, call, pair[0], wait);
-} catch (const std::bad_alloc&) {  // As guarded(), which would cost 8 ns here.
+} catch (const std::bad_alloc&) {
   end_for_lack_of_memory("sendrecv");
-}
-
-void Core::follow(Work work, Stream stream) {
-  work.block_stream(stream);  // On host memory this waits.
-  if (work.done()) return work.wait();
-  (void)std::move(work).release();
 }
 
 void Core::check_numbered(Op& op, const CallOptions& options, const Call& call, bool supported) {
@@ -303,16 +313,16 @@ void Core::refuse(std::span<const Op> ops, const Call& call, const Error& why, c
   throw with_location(why, options_.name, {&shown, 1}, call, bounds_.rank);
 }
 
-Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) {
-  return guarded(operation_of(ops), [&] {
-    check_usable(operation_of(ops));
-    Call call = number(ops, options, false, in_order);
-    sign(ops, call);
-    // Traces are compared by collectives: ranks have the same, but not the same messages.
-    const auto collective =
-        std::ranges::find_if_not(ops, [](const Op& op) { return is_point_to_point(op.kind); });
-    return send(ops, call, collective == ops.end() ? ops[0] : *collective, Wait::nothing);
-  });
+Work Core::launch(std::span<Op> ops, const CallOptions& options, bool in_order) try {
+  check_usable(operation_of(ops));
+  Call call = number(ops, options, false, in_order);
+  sign(ops, call);
+  // Traces are compared by collectives: ranks have the same, but not the same messages.
+  const auto collective =
+      std::ranges::find_if_not(ops, [](const Op& op) { return is_point_to_point(op.kind); });
+  return send(ops, call, collective == ops.end() ? ops[0] : *collective, Wait::nothing);
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory(operation_of(ops));
 }
 
 Call Core::number(std::span<Op> ops, const CallOptions& options, bool blocking, bool in_order) {
@@ -345,22 +355,9 @@ void Core::sign(std::span<Op> ops, Call& call) noexcept {
   call.fingerprint = finish_hash(all, call);
 }
 
-namespace {
-
-/// False for the collective that was lowered to `ops`.
-bool is_one_of(const Op& op, std::span<const Op> ops) noexcept {
-  return std::ranges::any_of(ops, [&](const Op& other) { return &other == &op; });
-}
-
-}  // namespace
-
 std::pair<TraceRing*, std::uint64_t> Core::trace_slot(const Op& shown, const Call& call) noexcept {
   if (!is_point_to_point(shown.kind)) return {&traces_->collectives, call.seq};
   return {&traces_->messages, next_pair_.fetch_add(1, std::memory_order_relaxed)};
-}
-
-std::uint64_t Core::traced_seq(const Op& shown, const Call& call) noexcept {
-  return is_point_to_point(shown.kind) ? shown.seq : call.seq;
 }
 
 Work Core::send(std::span<const Op> ops, const Call& call, const Op& shown, Wait wait) {

@@ -96,7 +96,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// call has thrown the cause yet, so the next call throws the cause itself.
   void break_with(const Error& cause, bool report) noexcept;
   /// Breaks the group, because peers may wait for a call that this rank has no memory to make, and
-  /// throws. `operation`: of the error. @throws Error resource_exhausted.
+  /// throws; for the handler around a call, where std::bad_alloc becomes an error. `operation`: of
+  /// the error. @throws Error resource_exhausted.
   [[noreturn]] void end_for_lack_of_memory(std::string_view operation);
   /// @throws Error forked in a child. If the group is broken: aborted, or the cause itself if no
   /// call has thrown it yet.
@@ -146,16 +147,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     return fork_guard_.forked() || broken_.load(std::memory_order_relaxed);
   }
   [[noreturn]] void throw_unusable(std::string_view operation) const;
-  /// Returns f(). The one place where lack of memory outside of a call becomes an error:
-  /// out_of_memory() instead of std::bad_alloc.
-  template <typename F>
-  decltype(auto) guarded(std::string_view operation, const F& f) {
-    try {
-      return f();
-    } catch (const std::bad_alloc&) {
-      end_for_lack_of_memory(operation);
-    }
-  }
   Error with_place(const Error& error, std::string_view operation) const noexcept;
   Error first_told(const Error& error) const noexcept;
   /// The cause if the loss of a rank broke the group, in ranks of this group.
@@ -169,9 +160,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
     } catch (const std::bad_alloc&) {
     }
   }
-  std::optional<ProcessGroup> split_into_parts(int color, int key, const CallOptions& options);
-  std::optional<ProcessGroup> make_subset(std::span<const int> ranks, const CallOptions& options);
-  Registration register_block(const TensorView& block, const CallOptions& options);
   void check(Op& op, const CallOptions& options, bool supported) const;
   void check_peer(const Op& op, std::string_view verb) const;
   void check_any_peer(const Op& op, std::string_view verb) const;
@@ -186,8 +174,6 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   /// Runs `prepare`; refuses the call if it throws.
   void prepare_or_refuse(Op& op, const CallOptions& options, bool blocking, Prepare prepare,
                          std::string_view caller);
-  /// Makes `stream` wait for `work`; rethrows the error of `work` if it is already known.
-  static void follow(Work work, Stream stream);
   /// The timeout of a call: the group's, unless the call has a timeout or a deadline.
   std::chrono::nanoseconds timeout_of(const CallOptions& options) const noexcept {
     const bool limited = options.deadline.is_set() || options.timeout.count() != 0;
@@ -207,11 +193,8 @@ class Core final : public WorkOwner, public std::enable_shared_from_this<Core> {
   void lower_barrier(Op& op);
   /// The trace that records a launch, and the launch's index there.
   std::pair<TraceRing*, std::uint64_t> trace_slot(const Op& shown, const Call& call) noexcept;
-  static std::uint64_t traced_seq(const Op& shown, const Call& call) noexcept;
 
   ValueExchange next_exchange(std::string_view what) const;
-  void check_subset(std::span<const int> ranks) const;
-  void check_block(const TensorView& block) const;
   std::vector<std::array<std::int64_t, 2>> exchange(std::array<std::int64_t, 2> mine,
                                                     std::string_view what,
                                                     const CallOptions& options);

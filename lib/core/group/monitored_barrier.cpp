@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -184,35 +185,35 @@ class MonitoredBarrier {
 
 }  // namespace
 
-void Core::monitored_barrier(const CallOptions& options) {
+void Core::monitored_barrier(const CallOptions& options) try {
   constexpr auto verb = MonitoredBarrier::verb;
-  guarded(verb, [&] {
-    check_usable(verb);
-    check_timeout(options);
-    if (collects_here())
-      failf(Errc::invalid_argument,
-            "{}: group '{}' is collecting calls for a Coalesce, and this call waits for its peers; "
-            "call launch() first",
-            verb, options_.name);
-    if (bounds_.size == 1) return;
-    const auto prefix_of = [&](std::uint64_t barrier) {
-      return fmt::format("monitored/{}/{}/", late_barriers_, barrier % 3);
-    };
-    MonitoredBarrier barrier(options_.store, prefix_of(barriers_since_), *backend_, options_.name,
-                             bounds_);
-    const auto error = barrier.wait(make_call(options, true).limit());
-    if (error) {
-      // Its keys stay, because ranks may come later.
-      ++late_barriers_;
-      barriers_since_ = 0;
-      throw Error(*error);
-    }
-    // All ranks have passed this one, so they have left the one before. None enters the one after
-    // the next until this rank has entered the next one: three prefixes are enough.
-    if (bounds_.rank == 0 && barriers_since_ > 0)
-      MonitoredBarrier::forget(*options_.store, prefix_of(barriers_since_ + 2));
-    ++barriers_since_;
-  });
+  check_usable(verb);
+  check_timeout(options);
+  if (collects_here())
+    failf(Errc::invalid_argument,
+          "{}: group '{}' is collecting calls for a Coalesce, and this call waits for its peers; "
+          "call launch() first",
+          verb, options_.name);
+  if (bounds_.size == 1) return;
+  const auto prefix_of = [&](std::uint64_t barrier) {
+    return fmt::format("monitored/{}/{}/", late_barriers_, barrier % 3);
+  };
+  MonitoredBarrier barrier(options_.store, prefix_of(barriers_since_), *backend_, options_.name,
+                           bounds_);
+  const auto error = barrier.wait(make_call(options, true).limit());
+  if (error) {
+    // Its keys stay, because ranks may come later.
+    ++late_barriers_;
+    barriers_since_ = 0;
+    throw Error(*error);
+  }
+  // All ranks have passed this one, so they have left the one before. None enters the one after
+  // the next until this rank has entered the next one: three prefixes are enough.
+  if (bounds_.rank == 0 && barriers_since_ > 0)
+    MonitoredBarrier::forget(*options_.store, prefix_of(barriers_since_ + 2));
+  ++barriers_since_;
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory(MonitoredBarrier::verb);
 }
 
 }  // namespace tutti::internal

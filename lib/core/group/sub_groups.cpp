@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,6 +39,35 @@ std::vector<Bytes> await_values(Store& store, ValueExchange& exchange, Deadline 
                     : fmt::format("the deadline passed; missing: {}", fmt::join(missing, " ")),
                 {.rank = missing.empty() ? -1 : missing.front(), .missing = missing});
   }
+}
+
+void check_subset(std::span<const int> ranks, int size, const std::string& group) {
+  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", group);
+  std::vector<bool> seen(static_cast<std::size_t>(size));
+  for (const int r : ranks) {
+    if (r < 0 || r >= size || seen[static_cast<std::size_t>(r)])
+      failf(Errc::invalid_argument,
+            "subset [{}] of group '{}': {} is {}; list each of the ranks 0 to {} at most once",
+            fmt::join(ranks, ", "), group, r,
+            r < 0 || r >= size ? "not a rank" : "in the list twice", size - 1);
+    seen[static_cast<std::size_t>(r)] = true;
+  }
+}
+
+void check_block(const TensorView& block, const Device& device, const std::string& group) {
+  if (static_cast<int>(block.dtype) >= dtype_count)
+    failf(Errc::invalid_argument,
+          "register_memory: the dtype of the block is {}; dtypes are 0 to {}",
+          static_cast<int>(block.dtype), dtype_count - 1);
+  if (block.device != device)
+    failf(Errc::invalid_argument,
+          "register_memory: the block is on {}, but group '{}' works on {}; allocate it there",
+          to_string(block.device), group, to_string(device));
+  if (block.data == nullptr || block.bytes() == 0)
+    failf(Errc::invalid_argument,
+          "register_memory: the block is {} and has {} bytes; pass allocated memory of at least 1 "
+          "byte",
+          block.data == nullptr ? "null" : "not null", block.bytes());
 }
 
 }  // namespace
@@ -146,19 +176,7 @@ ProcessGroup Core::make_part(Part part, int rank) {
   }
 }
 
-std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) {
-  return guarded("split", [&] { return split_into_parts(color, key, options); });
-}
-
-std::optional<ProcessGroup> Core::subset(std::span<const int> ranks, const CallOptions& options) {
-  return guarded("subset", [&] { return make_subset(ranks, options); });
-}
-
-Registration Core::register_memory(const TensorView& block, const CallOptions& options) {
-  return guarded("register_memory", [&] { return register_block(block, options); });
-}
-
-std::optional<ProcessGroup> Core::split_into_parts(int color, int key, const CallOptions& options) {
+std::optional<ProcessGroup> Core::split(int color, int key, const CallOptions& options) try {
   std::optional<Part> part;
   check_exchange("split", options, [&] {
     if (color >= 0) part = prepare_part(fmt::format("{}.{}", splits_, color));
@@ -172,28 +190,17 @@ std::optional<ProcessGroup> Core::split_into_parts(int color, int key, const Cal
   std::ranges::stable_sort(ranks, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
   const auto me = std::ranges::find(ranks, bounds_.rank) - ranks.begin();
   return make_part(*std::move(part), static_cast<int>(me));
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory("split");
 }
 
-void Core::check_subset(std::span<const int> ranks) const {
-  if (ranks.empty()) failf(Errc::invalid_argument, "subset of group '{}' is empty", options_.name);
-  std::vector<bool> seen(static_cast<std::size_t>(bounds_.size));
-  for (const int r : ranks) {
-    if (r < 0 || r >= bounds_.size || seen[static_cast<std::size_t>(r)])
-      failf(Errc::invalid_argument,
-            "subset [{}] of group '{}': {} is {}; list each of the ranks 0 to {} at most once",
-            fmt::join(ranks, ", "), options_.name, r,
-            r < 0 || r >= bounds_.size ? "not a rank" : "in the list twice", bounds_.size - 1);
-    seen[static_cast<std::size_t>(r)] = true;
-  }
-}
-
-std::optional<ProcessGroup> Core::make_subset(std::span<const int> ranks,
-                                              const CallOptions& options) {
+std::optional<ProcessGroup> Core::subset(std::span<const int> ranks,
+                                         const CallOptions& options) try {
   Hash hash;
   const auto me = std::ranges::find(ranks, bounds_.rank);
   std::optional<Part> part;
   check_exchange("subset", options, [&] {
-    check_subset(ranks);
+    check_subset(ranks, bounds_.size, options_.name);
     if (me == ranks.end()) return;
     part = prepare_part(fmt::format("{}.s", splits_));
     part->ranks.assign(ranks.begin(), ranks.end());
@@ -212,6 +219,8 @@ std::optional<ProcessGroup> Core::make_subset(std::span<const int> ranks,
           {.group = options_.name, .operation = "subset", .rank = r});
   if (!part) return std::nullopt;
   return make_part(*std::move(part), static_cast<int>(me - ranks.begin()));
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory("subset");
 }
 
 /// The ranks that have called shrink() for this attempt, whose keys are those of `store`.
@@ -289,23 +298,7 @@ ProcessGroup Core::shrink(std::span<const int> lost, std::chrono::nanoseconds pa
   return group;
 }
 
-void Core::check_block(const TensorView& block) const {
-  if (static_cast<int>(block.dtype) >= dtype_count)
-    failf(Errc::invalid_argument,
-          "register_memory: the dtype of the block is {}; dtypes are 0 to {}",
-          static_cast<int>(block.dtype), dtype_count - 1);
-  if (block.device != bounds_.device)
-    failf(Errc::invalid_argument,
-          "register_memory: the block is on {}, but group '{}' works on {}; allocate it there",
-          to_string(block.device), options_.name, to_string(bounds_.device));
-  if (block.data == nullptr || block.bytes() == 0)
-    failf(Errc::invalid_argument,
-          "register_memory: the block is {} and has {} bytes; pass allocated memory of at least 1 "
-          "byte",
-          block.data == nullptr ? "null" : "not null", block.bytes());
-}
-
-Registration Core::register_block(const TensorView& block, const CallOptions& options) {
+Registration Core::register_memory(const TensorView& block, const CallOptions& options) try {
   constexpr std::string_view what = "register_memory";
   check_usable(what);
   if (collects_here())
@@ -314,7 +307,7 @@ Registration Core::register_block(const TensorView& block, const CallOptions& op
           options_.name);
   auto kind = RegistrationKind::none;
   check_exchange(what, options, [&] {
-    check_block(block);
+    check_block(block, bounds_.device, options_.name);
     kind = backend_->registrable(block, options.stream);
   });
   const auto all = exchange(
@@ -337,6 +330,8 @@ Registration Core::register_block(const TensorView& block, const CallOptions& op
     if (breaks_group(error.code())) break_with(error, false);
     throw;
   }
+} catch (const std::bad_alloc&) {
+  end_for_lack_of_memory("register_memory");
 }
 
 }  // namespace tutti::internal

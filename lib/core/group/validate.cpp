@@ -73,12 +73,6 @@ void check_row_shape(const Op& op) {
           to_string(op.in.shape), to_string(op.out.shape));
 }
 
-bool disjoint(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
-  const auto x = reinterpret_cast<std::uintptr_t>(a);
-  const auto y = reinterpret_cast<std::uintptr_t>(b);
-  return a_bytes == 0 || b_bytes == 0 || x >= y + b_bytes || y >= x + a_bytes;
-}
-
 /// Refuses arrays that share memory, unless `part` begins `offset` bytes into `whole`. `allowed`:
 /// that rule in words.
 void check_overlap(const void* part, std::size_t part_bytes, const void* whole,

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include <tutti/backend/backend.hpp>
@@ -17,6 +19,13 @@ struct Bounds {
 /// Checks dtype, size, address and device of an array. Errors call the array `what`. @throws Error
 /// invalid_argument, count_overflow.
 void check_array(const char* what, const ConstTensorView& array, const Device& device);
+
+/// True if the two arrays share no byte.
+inline bool disjoint(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto x = reinterpret_cast<std::uintptr_t>(a);
+  const auto y = reinterpret_cast<std::uintptr_t>(b);
+  return a_bytes == 0 || b_bytes == 0 || x >= y + b_bytes || y >= x + a_bytes;
+}
 
 /// @throws Error invalid_argument if the arrays of `verb`, which has no in-place form, overlap.
 void check_apart(const ConstTensorView& in, const TensorView& out, std::string_view verb);

@@ -19,10 +19,10 @@ void check_counts(const Counts& counts, const ConstTensorView& in, int ranks) {
   if (std::ssize(counts) != ranks)
     failf(Errc::invalid_argument, "send_rows has {} entries; the world size is {}", counts.size(),
           ranks);
-  const RowLayout layout(counts);
-  if (layout.total() != in.shape.rows())
+  const RowLayout rows(counts);
+  if (rows.total() != in.shape.rows())
     failf(Errc::invalid_argument, "in is {}, which has {} rows; send_rows {} has {}",
-          to_string(in.shape), in.shape.rows(), to_string(layout), layout.total());
+          to_string(in.shape), in.shape.rows(), to_string(rows), rows.total());
 }
 
 }  // namespace
@@ -72,9 +72,9 @@ GatheredRows exchange(ProcessGroup& group, const ConstTensorView& array, const R
   GatheredRows result;
   const auto received = internal::exchange_counts(group, caller, in, sent, options, {});
   const auto prepare = [&](Op& op) {
-    result.layout = RowLayout(received);
+    result.rows = RowLayout(received);
     result.data = Tensor(internal::memory_of(group, options),
-                         in.shape.with_rows(result.layout.total()), in.dtype, options.stream);
+                         in.shape.with_rows(result.rows.total()), in.dtype, options.stream);
     op.out = result.data;
   };
   internal::call(group,

@@ -19,27 +19,27 @@ namespace {
 
 /// Copies one array of every rank from the received messages to `out`.
 void copy_gathered(ProcessGroup& group, const MetadataExchange& metadata, std::size_t array,
-                   const TensorView& out, const RowLayout& layout, Stream stream) {
+                   const TensorView& out, const RowLayout& rows, Stream stream) {
   for (int r = 0; r < group.size(); ++r) {
-    const auto to = rows_of(out, layout.offset(r), layout[r]);
+    const auto to = rows_of(out, rows.offset(r), rows[r]);
     copy_rows(group, to.data, metadata.data(r, array), to.bytes(), stream);
   }
 }
 
 }  // namespace
 
-void check_layout(const ProcessGroup& group, const ConstTensorView& local,
-                  const RowLayout& layout) {
-  if (layout.ranks() != group.size())
-    failf(Errc::invalid_argument, "the layout has {} entries; the world size is {}", layout.ranks(),
+void check_rows(const ProcessGroup& group, const ConstTensorView& local, const RowLayout& rows) {
+  if (rows.ranks() != group.size())
+    failf(Errc::invalid_argument, "rows has {} entries; the world size is {}", rows.ranks(),
           group.size());
-  if (layout[group.rank()] != local.shape.rows())
-    failf(Errc::invalid_argument, "local is {}, which has {} rows; the layout gives {} for rank {}",
-          to_string(local.shape), local.shape.rows(), layout[group.rank()], group.rank());
+  if (rows[group.rank()] != local.shape.rows())
+    failf(Errc::invalid_argument,
+          "local is {}, which has {} rows; the argument rows gives {} for rank {}",
+          to_string(local.shape), local.shape.rows(), rows[group.rank()], group.rank());
 }
 
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked,
-                             const RowLayout& layout, const CallOptions& options, Work* work) try {
+                             const RowLayout& rows, const CallOptions& options, Work* work) try {
   auto request = checked(unchecked);
   std::vector<ConstTensorView> locals;
   for (const auto& array : request.arrays) locals.push_back(as_rows(array));
@@ -50,7 +50,7 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
     for (const auto& local : locals)
       if (local.shape.rows() != locals[0].shape.rows())
         failf(Errc::invalid_argument,
-              "arrays that share a layout have {} and {} rows; they must have the same number",
+              "arrays of one gather have {} and {} rows; they must have the same number",
               locals[0].shape.rows(), local.shape.rows());
   };
   request = checked(std::move(request));
@@ -61,29 +61,29 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& unchecked
       request.in_host_memory && !on_host(group) ? host_memory() : memory_of(group, options);
   const auto allocate = [&] {
     for (const auto& local : locals)
-      result.data.emplace_back(memory, local.shape.with_rows(result.layout.total()), local.dtype,
+      result.data.emplace_back(memory, local.shape.with_rows(result.rows.total()), local.dtype,
                                stream);
   };
-  if (layout.ranks() != 0) {
-    result.layout = layout;
+  if (rows.ranks() != 0) {
+    result.rows = rows;
   } else {
     const MetadataExchange metadata(group, request, options);
-    result.layout = metadata.layout();
+    result.rows = metadata.rows();
     if (metadata.complete()) {
       allocate();
       for (std::size_t i = 0; i < locals.size(); ++i)
-        copy_gathered(group, metadata, i, result.data[i], result.layout, stream);
+        copy_gathered(group, metadata, i, result.data[i], result.rows, stream);
       return result;
     }
     if (request.only_small && !metadata.within(request.small)) return result;
   }
   // The first call allocates all results and publishes this rank's refusal.
   const auto gather = [&](std::size_t i) {
-    Op op{.kind = Operation::all_gather, .rows = result.layout};
+    Op op{.kind = Operation::all_gather, .rows = result.rows};
     if (i < locals.size()) op.in = locals[i];
     const auto prepare = [&](Op& mine) {
       if (i == 0 && request.refused) throw Error(*request.refused);
-      if (i == 0) check_layout(group, locals[0], result.layout);
+      if (i == 0) check_rows(group, locals[0], result.rows);
       if (i == 0) allocate();
       mine.out = result.data[i];
     };
@@ -104,12 +104,12 @@ GatheredArrays gather_host_arrays(ProcessGroup& group, GatherRequest request,
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int root,
-                         const RowLayout& layout, const CallOptions& options,
+                         const RowLayout& rows, const CallOptions& options,
                          const CallerCheck& check, Work* work) try {
   const auto local = as_rows(array);
   GatheredRows result;
   std::optional<MetadataExchange> metadata;
-  if (layout.ranks() == 0) {
+  if (rows.ranks() == 0) {
     const auto check_all = [&](GatherRequest&) {
       if (check) check();
       if (root < 0 || root >= group.size())
@@ -125,32 +125,32 @@ GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& array, int 
                                    .check = check_all},
                      options);
   }
-  result.layout = metadata ? metadata->layout() : layout;
+  result.rows = metadata ? metadata->rows() : rows;
   const bool at_root = group.rank() == root;
   const auto allocate = [&] {
     result.data = Tensor(memory_of(group, options),
-                         at_root ? local.shape.with_rows(result.layout.total()) : Shape{0},
+                         at_root ? local.shape.with_rows(result.rows.total()) : Shape{0},
                          local.dtype, options.stream);
   };
   if (metadata && metadata->complete()) {
     allocate();
-    if (at_root) copy_gathered(group, *metadata, 0, result.data, result.layout, options.stream);
+    if (at_root) copy_gathered(group, *metadata, 0, result.data, result.rows, options.stream);
     return result;
   }
   const auto prepare = [&](Op& op) {
     if (!metadata && check) check();
-    internal::check_layout(group, local, result.layout);
+    internal::check_rows(group, local, result.rows);
     allocate();
     op.out = result.data;
   };
-  call(group, {.kind = Operation::gather, .in = local, .rows = result.layout, .root = root},
-       options, prepare, "gather_rows", work);
+  call(group, {.kind = Operation::gather, .in = local, .rows = result.rows, .root = root}, options,
+       prepare, "gather_rows", work);
   return result;
 } catch (...) {
   end_calls(group);
 }
 
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& rows,
                     int root, const CallOptions& options, const CallerCheck& check) try {
   constexpr std::string_view caller = "scatter_rows";
   const bool at_root = group.rank() == root;
@@ -163,12 +163,13 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     refused = internal::refusal_of([&] {
       if (check) check();
       check_array("the array", whole, group.memory().device());
-      if (layout.ranks() != group.size())
-        internal::failf(Errc::invalid_argument, "the layout has {} entries; the world size is {}",
-                        layout.ranks(), group.size());
-      if (layout.total() != whole.shape.rows())
-        internal::failf(Errc::invalid_argument, "whole is {}, which has {} rows; the layout has {}",
-                        to_string(whole.shape), whole.shape.rows(), layout.total());
+      if (rows.ranks() != group.size())
+        internal::failf(Errc::invalid_argument, "rows has {} entries; the world size is {}",
+                        rows.ranks(), group.size());
+      if (rows.total() != whole.shape.rows())
+        internal::failf(Errc::invalid_argument,
+                        "whole is {}, which has {} rows; the argument rows has {}",
+                        to_string(whole.shape), whole.shape.rows(), rows.total());
     });
     internal::Writer out;
     out.u8(refused ? 1 : 0).u8(static_cast<std::uint8_t>(whole.dtype));
@@ -176,7 +177,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
     for (std::size_t d = 0; d < Shape::max_dims; ++d)
       out.i64(d < whole.shape.ndim() ? whole.shape.dims()[d] : 0);
     if (!refused)
-      for (const auto rows : layout.counts()) out.i64(rows);
+      for (const auto count : rows.counts()) out.i64(count);
     std::ranges::copy(out.bytes(), message.begin());
   }
   internal::host_call(
@@ -189,14 +190,14 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   const auto dtype = static_cast<DType>(in.u8());
   const std::size_t ndim = in.u8();
   const auto dims = in.numbers<std::int64_t>(Shape::max_dims);
-  const RowLayout rows(in.numbers<std::int64_t>(ranks));
+  const RowLayout received(in.numbers<std::int64_t>(ranks));
   if (static_cast<int>(dtype) >= dtype_count || ndim > dims.size())
     throw internal::gather_error(
         Errc::mismatch, group, caller, root,
         fmt::format("rank {} sent a damaged description: {} dimensions, dtype {}", root, ndim,
                     static_cast<int>(dtype)));
   const Shape shape(std::span<const std::int64_t>(dims).first(ndim));
-  const auto mine = shape.with_rows(rows[group.rank()]);
+  const auto mine = shape.with_rows(received[group.rank()]);
   Tensor out;
   const auto prepare = [&](Op& op) {
     out = Tensor(memory_of(group, options), mine, dtype, options.stream);
@@ -205,7 +206,7 @@ Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const Row
   call(group,
        {.kind = Operation::scatter,
         .in = at_root ? whole : ConstTensorView(),
-        .rows = rows,
+        .rows = received,
         .root = root},
        options, prepare, caller);
   return out;
@@ -228,61 +229,61 @@ using internal::rows_of;
 }  // namespace
 
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
-                             const RowLayout& layout, const CallOptions& options) {
+                             const RowLayout& rows, const CallOptions& options) {
   auto all = internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}},
-                                     layout, options);
-  return {std::move(all.data[0]), std::move(all.layout)};
+                                     rows, options);
+  return {std::move(all.data[0]), std::move(all.rows)};
 }
 
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
-                                            const RowLayout& layout, const CallOptions& options) {
+                                            const RowLayout& rows, const CallOptions& options) {
   Work work;
   auto all = internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = {&local, 1}},
-                                     layout, options, &work);
-  return {{std::move(all.data[0]), std::move(all.layout)}, std::move(work)};
+                                     rows, options, &work);
+  return {{std::move(all.data[0]), std::move(all.rows)}, std::move(work)};
 }
 
 GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorView> locals,
-                               const RowLayout& layout, const CallOptions& options) {
-  return internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = locals}, layout,
+                               const RowLayout& rows, const CallOptions& options) {
+  return internal::gather_arrays(group, {.caller = "all_gather_rows", .arrays = locals}, rows,
                                  options);
 }
 
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
-                     const RowLayout& layout, const CallOptions& options) {
-  group.all_gather(as_rows(local), out, layout, options);
+                     const RowLayout& rows, const CallOptions& options) {
+  group.all_gather(as_rows(local), out, rows, options);
 }
 
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                         const RowLayout& layout, const CallOptions& options) {
-  return internal::gather_rows(group, local, root, layout, options, {});
+                         const RowLayout& rows, const CallOptions& options) {
+  return internal::gather_rows(group, local, root, rows, options, {});
 }
 
 Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
-                                        const RowLayout& layout, const CallOptions& options) {
+                                        const RowLayout& rows, const CallOptions& options) {
   Work work;
-  auto rows = internal::gather_rows(group, local, root, layout, options, {}, &work);
-  return {std::move(rows), std::move(work)};
+  auto all = internal::gather_rows(group, local, root, rows, options, {}, &work);
+  return {std::move(all), std::move(work)};
 }
 
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& rows,
                     int root, const CallOptions& options) {
-  return internal::scatter_rows(group, whole, layout, root, options, {});
+  return internal::scatter_rows(group, whole, rows, root, options, {});
 }
 
 namespace {
 
-Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
+Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& rows,
                       ReduceOp op, const CallOptions& options, Work* work) try {
-  const auto mine = group.rank() < layout.ranks() ? layout[group.rank()] : 0;
+  const auto mine = group.rank() < rows.ranks() ? rows[group.rank()] : 0;
   Tensor out;
   const auto prepare = [&](Op& call) {
     out =
         Tensor(memory_of(group, options), whole.shape.with_rows(mine), whole.dtype, options.stream);
     call.out = out;
   };
-  call(group, {.kind = Operation::reduce_scatter, .in = whole, .rows = layout, .reduce = op},
-       options, prepare, "reduce_scatter_rows", work);
+  call(group, {.kind = Operation::reduce_scatter, .in = whole, .rows = rows, .reduce = op}, options,
+       prepare, "reduce_scatter_rows", work);
   return out;
 } catch (...) {
   internal::end_calls(group);
@@ -290,16 +291,16 @@ Tensor reduce_scatter(ProcessGroup& group, const ConstTensorView& whole, const R
 
 }  // namespace
 
-Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole,
-                           const RowLayout& layout, ReduceOp op, const CallOptions& options) {
-  return reduce_scatter(group, whole, layout, op, options, nullptr);
+Tensor reduce_scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& rows,
+                           ReduceOp op, const CallOptions& options) {
+  return reduce_scatter(group, whole, rows, op, options, nullptr);
 }
 
 Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
-                                          const RowLayout& layout, ReduceOp op,
+                                          const RowLayout& rows, ReduceOp op,
                                           const CallOptions& options) {
   Work work;
-  auto out = reduce_scatter(group, whole, layout, op, options, &work);
+  auto out = reduce_scatter(group, whole, rows, op, options, &work);
   return {std::move(out), std::move(work)};
 }
 
@@ -324,19 +325,19 @@ std::vector<Tensor> gather_all_tensors(ProcessGroup& group, const ConstTensorVie
   // Gathers each array as a list of elements, because shapes may differ.
   std::vector<std::int64_t> counts;
   for (int r = 0; r < group.size(); ++r) counts.push_back(metadata.shape(r, 0).numel());
-  const RowLayout layout(counts);
+  const RowLayout rows(counts);
   const ConstTensorView flat(local.data, local.dtype, {local.shape.numel()}, local.device);
   Tensor all;
   const auto prepare = [&](Op& op) {
     allocate();
-    all = Tensor(group.memory(), {layout.total()}, local.dtype, stream);
+    all = Tensor(group.memory(), {rows.total()}, local.dtype, stream);
     op.out = all;
   };
-  call(group, {.kind = Operation::all_gather, .in = flat, .rows = layout}, options, prepare,
+  call(group, {.kind = Operation::all_gather, .in = flat, .rows = rows}, options, prepare,
        "gather_all_tensors");
   for (int r = 0; r < group.size(); ++r) {
     auto& to = result[static_cast<std::size_t>(r)];
-    copy_rows(group, to.data(), rows_of(all.view(), layout.offset(r), layout[r]).data, to.bytes(),
+    copy_rows(group, to.data(), rows_of(all.view(), rows.offset(r), rows[r]).data, to.bytes(),
               stream);
   }
   return result;
@@ -353,7 +354,7 @@ std::vector<std::string> all_gather_bytes(ProcessGroup& group, std::string_view 
       internal::gather_host_arrays(group, {.caller = caller, .arrays = {&bytes, 1}}, options);
   const auto* data = static_cast<const char*>(all.data[0].data());
   for (int r = 0; r < group.size(); ++r)
-    result.emplace_back(data + all.layout.offset(r), static_cast<std::size_t>(all.layout[r]));
+    result.emplace_back(data + all.rows.offset(r), static_cast<std::size_t>(all.rows[r]));
   return result;
 } catch (...) {
   internal::end_calls(group);

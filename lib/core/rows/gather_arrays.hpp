@@ -13,16 +13,16 @@ inline Memory& memory_of(ProcessGroup& group, const CallOptions& options) {
   return options.memory != nullptr ? *options.memory : group.memory();
 }
 
-/// @throws Error invalid_argument unless `layout` has one entry per rank of the group, and this
+/// @throws Error invalid_argument unless `rows` has one entry per rank of the group, and this
 /// rank's entry is the number of rows of `local`.
-void check_layout(const ProcessGroup& group, const ConstTensorView& local, const RowLayout& layout);
+void check_rows(const ProcessGroup& group, const ConstTensorView& local, const RowLayout& rows);
 
-/// Gathers the request's arrays, which share a layout, as all_gather_rows. A 0-dimensional array is
-/// one row. With `only_small`, the result has no data if a rank has more than `small` bytes. `work`
-/// may be set for one array on the group's device: it then receives the Work of the gather, unless
-/// the rows were inlined.
+/// Gathers the request's arrays, which have equal row counts, as all_gather_rows. A 0-dimensional
+/// array is one row. With `only_small`, the result has no data if a rank has more than `small`
+/// bytes. `work` may be set for one array on the group's device: it then receives the Work of the
+/// gather, unless the rows were inlined.
 GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
-                             const RowLayout& layout, const CallOptions& options,
+                             const RowLayout& rows, const CallOptions& options,
                              Work* work = nullptr);
 
 /// Does the same as gather_arrays() with arrays and results in host memory, for any device of the
@@ -35,9 +35,9 @@ GatheredArrays gather_arrays(ProcessGroup& group, const GatherRequest& request,
 /// (scatter_rows: on root). If the check throws, every rank gets an Error.
 using CallerCheck = std::function<void()>;
 GatheredRows gather_rows(ProcessGroup& group, const ConstTensorView& local, int root,
-                         const RowLayout& layout, const CallOptions& options,
+                         const RowLayout& rows, const CallOptions& options,
                          const CallerCheck& check, Work* work = nullptr);
-Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& layout,
+Tensor scatter_rows(ProcessGroup& group, const ConstTensorView& whole, const RowLayout& rows,
                     int root, const CallOptions& options, const CallerCheck& check);
 
 }  // namespace tutti::internal

@@ -91,8 +91,8 @@ std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
   std::vector<std::int64_t> later;
   for (int r = 0; r < group.size(); ++r) {
     lists.push_back(
-        read({static_cast<const std::byte*>(received.data[0].data()) + received.layout.offset(r),
-              static_cast<std::size_t>(received.layout[r])}));
+        read({static_cast<const std::byte*>(received.data[0].data()) + received.rows.offset(r),
+              static_cast<std::size_t>(received.rows[r])}));
     later.push_back(lists.back().later);
   }
 
@@ -103,16 +103,16 @@ std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
         result[r].emplace_back(internal::memory_of(group, options), array.shape, array.dtype,
                                stream);
   };
-  const RowLayout layout(later);
+  const RowLayout rows(later);
   Tensor all;
-  if (layout.total() == 0) {
+  if (rows.total() == 0) {
     allocate();
   } else {
     const auto prepare = [&](Op& op) {
       allocate();
-      all = Tensor(group.memory(), {layout.total()}, DType::u8, stream);
+      all = Tensor(group.memory(), {rows.total()}, DType::u8, stream);
       const auto mine =
-          internal::rows_of(all.view(), layout.offset(group.rank()), layout[group.rank()]);
+          internal::rows_of(all.view(), rows.offset(group.rank()), rows[group.rank()]);
       auto* next = static_cast<std::byte*>(mine.data);
       for (const auto& array : locals) {
         if (mine.bytes() != 0) copy_rows(group, next, array.data, array.bytes(), stream);
@@ -124,12 +124,12 @@ std::vector<std::vector<Tensor>> gather_all_tensors(ProcessGroup& group,
     internal::call(group,
                    {.kind = Operation::all_gather,
                     .in = ConstTensorView(nullptr, DType::u8, {0}),
-                    .rows = layout},
+                    .rows = rows},
                    options, prepare, caller);
     for (std::size_t r = 0; r < lists.size(); ++r)
       if (later[r] != 0)
         lists[r].point_into(static_cast<const std::byte*>(all.data()) +
-                            layout.offset(static_cast<int>(r)));
+                            rows.offset(static_cast<int>(r)));
   }
   for (std::size_t r = 0; r < lists.size(); ++r)
     for (std::size_t i = 0; i < result[r].size(); ++i)

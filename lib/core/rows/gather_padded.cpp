@@ -76,11 +76,11 @@ void fill_behind(ProcessGroup& group, const TensorView& block, std::int64_t rows
 }
 
 /// @throws Error count_overflow for more than INT64_MAX padded rows.
-void check_padded(const ProcessGroup& group, const RowLayout& layout) {
+void check_padded(const ProcessGroup& group, const RowLayout& rows) {
   std::int64_t padded = 0;
-  if (__builtin_mul_overflow(layout.max(), std::int64_t{group.size()}, &padded))
+  if (__builtin_mul_overflow(rows.max(), std::int64_t{group.size()}, &padded))
     internal::failf(Errc::count_overflow, "{} rows of the largest rank x {} ranks exceed 2^63 - 1",
-                    layout.max(), group.size());
+                    rows.max(), group.size());
 }
 
 Shape with_ranks(int ranks, std::int64_t rows, const Shape& shape) {
@@ -108,25 +108,25 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   PaddedRows result;
   if (given.ranks() == 0) {
     metadata.emplace(group, request, options);
-    result.layout = metadata->layout();
+    result.rows = metadata->rows();
   } else {
-    result.layout = given;
+    result.rows = given;
   }
-  const auto& layout = result.layout;
+  const auto& rows = result.rows;
   const auto stream = options.stream;
-  const auto most = layout.max();
+  const auto most = rows.max();
   const auto block_of = [&](int rank) {
     const auto bytes = static_cast<std::size_t>(most) * local.row_bytes();
     return TensorView(
         static_cast<std::byte*>(result.data.data()) + static_cast<std::size_t>(rank) * bytes,
         local.dtype, local.shape.with_rows(most), result.data.device());
   };
-  const auto put = [&](int rank, const void* rows) {
+  const auto put = [&](int rank, const void* data) {
     const auto block = block_of(rank);
     // The fill precedes the gather, because on a device the host waits for the copies of the fill.
     // After the gather, it would wait for the gather too.
-    fill_behind(group, block, layout[rank], element, stream);
-    copy_rows(group, block.data, rows, rows_of(block, 0, layout[rank]).bytes(), stream);
+    fill_behind(group, block, rows[rank], element, stream);
+    copy_rows(group, block.data, data, rows_of(block, 0, rows[rank]).bytes(), stream);
   };
   const auto allocate = [&] {
     result.data = Tensor(memory_of(group, options), with_ranks(group.size(), most, local.shape),
@@ -140,19 +140,19 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
   const auto prepare = [&](Op& op) {
     if (!metadata) check(request);
     internal::check_array("the array", local, group.memory().device());
-    internal::check_layout(group, local, layout);
-    check_padded(group, layout);
+    internal::check_rows(group, local, rows);
+    check_padded(group, rows);
     allocate();
     put(group.rank(), local.data);
     op.in = block_of(group.rank());
     op.out = {result.data.data(), local.dtype, local.shape.with_rows(most * group.size()),
               result.data.device()};
   };
-  // The name of the call includes the layout, because ranks with different layouts may have blocks
+  // The name of the call includes the rows, because ranks with different rows may have blocks
   // of equal size.
   auto mine = options;
   const auto name = fmt::format("{}{}{}", mine.name, mine.name.empty() ? "rows " : ", rows ",
-                                fmt::join(layout.counts(), " "));
+                                fmt::join(rows.counts(), " "));
   if (!metadata) mine.name = name;
   call(group, {.kind = Operation::all_gather, .in = local}, mine, prepare, caller, work);
   return result;
@@ -163,16 +163,16 @@ PaddedRows gather_padded(ProcessGroup& group, const ConstTensorView& array, doub
 }  // namespace
 
 PaddedRows all_gather_padded(ProcessGroup& group, const ConstTensorView& local, double fill,
-                             const RowLayout& layout, const CallOptions& options) {
-  return gather_padded(group, local, fill, layout, options, nullptr);
+                             const RowLayout& rows, const CallOptions& options) {
+  return gather_padded(group, local, fill, rows, options, nullptr);
 }
 
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
-                                            double fill, const RowLayout& layout,
+                                            double fill, const RowLayout& rows,
                                             const CallOptions& options) {
   Work work;
-  auto rows = gather_padded(group, local, fill, layout, options, &work);
-  return {std::move(rows), std::move(work)};
+  auto all = gather_padded(group, local, fill, rows, options, &work);
+  return {std::move(all), std::move(work)};
 }
 
 }  // namespace tutti

@@ -219,7 +219,7 @@ bool MetadataExchange::within(std::size_t bytes) const {
   });
 }
 
-RowLayout MetadataExchange::layout() const {
+RowLayout MetadataExchange::rows() const {
   std::vector<std::int64_t> counts;
   for (const auto& message : messages_) counts.push_back(message.shapes[0].rows());
   return RowLayout(counts);

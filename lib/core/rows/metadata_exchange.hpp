@@ -53,7 +53,7 @@ class MetadataExchange {
     return messages_[static_cast<std::size_t>(rank)].shapes[array];
   }
   /// Returns the rows of the first array on each rank.
-  RowLayout layout() const;
+  RowLayout rows() const;
   /// True if the messages of all ranks include their arrays.
   bool complete() const noexcept { return complete_; }
   /// True if no rank's arrays have more than this many bytes.

@@ -40,9 +40,9 @@ bool RowLayout::is_equal() const noexcept {
   return std::ranges::all_of(counts_, [this](std::int64_t rows) { return rows == max_; });
 }
 
-std::string to_string(const RowLayout& layout) {
+std::string to_string(const RowLayout& rows) {
   constexpr std::size_t shown = 8;
-  const auto counts = layout.counts();
+  const auto counts = rows.counts();
   return fmt::format("{{{}{}}}", fmt::join(counts.first(std::min(shown, counts.size())), ", "),
                      counts.size() > shown ? ", ..." : "");
 }

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "group/call.hpp"
 #include "kernels/gradients.hpp"
@@ -20,43 +19,21 @@
 namespace [[gnu::visibility("default")]] tutti {
 namespace {
 
-constexpr std::array<std::string_view, 7> op_names{"sum", "mean", "avg",    "max",
-                                                   "min", "prod", "product"};
-
-/// Does not depend on the locale.
-std::string lower_case(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
-
-CallOptions with_integer_avg(CallOptions options) {
-  options.integer_avg = true;
-  return options;
-}
-
 /// True if the group's device cannot reduce these numbers, so that the host must gather and combine
 /// them. False for an unknown operation, which the call refuses.
-bool is_combined_on_host(ProcessGroup& group, DType dtype, const SyncOp& op, bool order_fixed) {
-  if (internal::on_host(group)) return false;
-  try {
-    const auto reduce = op.reduce();
-    return internal::can_reduce(dtype, reduce.kind) &&
-           (order_fixed || !group.supports(Operation::all_reduce, dtype, reduce));
-  } catch (const Error&) {
-    return false;
-  }
+bool is_combined_on_host(ProcessGroup& group, DType dtype, const ReduceOp& op, bool order_fixed) {
+  return !internal::on_host(group) && internal::can_reduce(dtype, op.kind) &&
+         (order_fixed || !group.supports(Operation::all_reduce, dtype, op));
 }
 
 /// Reduces numbers in host memory over all ranks. Gathers and combines them here if the group's
 /// device cannot reduce them.
-void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& sync_op,
+void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
                     const CallOptions& options) try {
-  if (!is_combined_on_host(group, data.dtype, sync_op, options.order_fixed))
+  if (!is_combined_on_host(group, data.dtype, op, options.order_fixed))
     return internal::host_call(
-        group, {.kind = Operation::all_reduce, .in = data, .out = data}, options,
-        [&](Op& op) { op.reduce = sync_op.reduce(); }, "sync_ddp");
-  auto op = sync_op.reduce();
+        group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options, {},
+        "all_reduce_number");
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto n = data.shape.numel();
   std::vector<std::byte> all(ranks * data.bytes());
@@ -78,17 +55,10 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, const SyncOp& s
 
 /// Reduces one number over all ranks.
 template <typename T>
-T sync_number(T value, ProcessGroup& group, const SyncOp& op, const CallOptions& options) {
-  reduce_on_host(group, TensorView(std::span(&value, 1)), op, with_integer_avg(options));
+T reduce_number(ProcessGroup& group, T value, ReduceOp op, CallOptions options) {
+  options.integer_avg = true;
+  reduce_on_host(group, TensorView(std::span(&value, 1)), op, options);
   return value;
-}
-
-ProcessGroup& required(ProcessGroup* group) {
-  if (group == nullptr)
-    fail(Errc::not_initialized,
-         "sync_ddp: the group is null; pass one, or use sync_ddp_if_available where there may be "
-         "none");
-  return *group;
 }
 
 double mean_of(double sum, double count) {
@@ -126,54 +96,14 @@ std::string describe(std::span<const NamedLoss> losses) {
 
 }  // namespace
 
-SyncOp::SyncOp(const char* name) {
-  if (name != nullptr) name_ = name;
+double all_reduce_number(ProcessGroup& group, double value, ReduceOp op,
+                         const CallOptions& options) {
+  return reduce_number(group, value, op, options);
 }
 
-ReduceOp SyncOp::reduce() const {
-  if (!name_) return op_;
-  const auto name = lower_case(*name_);
-  if (std::ranges::find(op_names, name) == op_names.end())
-    internal::failf(Errc::invalid_argument, "reduce op '{}' is unknown; known are {}", *name_,
-                    fmt::join(op_names, ", "));
-  return {*parse_reduce_op(name)};
-}
-
-MaybeOwned sync_ddp(const TensorView& data, ProcessGroup* group_or_null, const SyncOp& op,
-                    const CallOptions& options) {
-  internal::call(
-      required(group_or_null), {.kind = Operation::all_reduce, .in = data, .out = data},
-      with_integer_avg(options), [&](Op& call) { call.reduce = op.reduce(); }, "sync_ddp");
-  return MaybeOwned(data);
-}
-
-double sync_ddp(double value, ProcessGroup* group, const SyncOp& op, const CallOptions& options) {
-  return sync_number(value, required(group), op, options);
-}
-
-std::int64_t sync_ddp(std::int64_t value, ProcessGroup* group, const SyncOp& op,
-                      const CallOptions& options) {
-  return sync_number(value, required(group), op, options);
-}
-
-MaybeOwned sync_ddp_if_available(const TensorView& data, ProcessGroup* group, const SyncOp& op,
-                                 const CallOptions& options) {
-  return group == nullptr ? MaybeOwned(data) : sync_ddp(data, group, op, options);
-}
-
-MaybeOwned all_gather_ddp_if_available(const ConstTensorView& data, ProcessGroup* group,
-                                       const RowLayout& layout, const CallOptions& options) {
-  if (group == nullptr) return MaybeOwned(data);
-  ConstTensorView row;
-  const auto add_dimension = [&](internal::GatherRequest& request) {
-    std::vector<std::int64_t> dims{1};
-    dims.insert(dims.end(), data.shape.dims().begin(), data.shape.dims().end());
-    row = {data.data, data.dtype, Shape(std::span<const std::int64_t>(dims)), data.device};
-    request.arrays = {&row, 1};
-  };
-  auto all = internal::gather_arrays(
-      *group, {.caller = "all_gather_ddp_if_available", .check = add_dimension}, layout, options);
-  return MaybeOwned(std::move(all.data[0]));
+std::int64_t all_reduce_number(ProcessGroup& group, std::int64_t value, ReduceOp op,
+                               const CallOptions& options) {
+  return reduce_number(group, value, op, options);
 }
 
 double global_mean(ProcessGroup& group, double sum, double count, const CallOptions& options) {

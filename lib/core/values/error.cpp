@@ -36,6 +36,13 @@ std::string_view name_of(Errc code) noexcept {
 
 namespace {
 
+class Category final : public std::error_category {
+  const char* name() const noexcept override { return "tutti"; }
+  std::string message(int value) const override {
+    return std::string(name_of(static_cast<Errc>(value - 1)));
+  }
+};
+
 std::string text(Errc code, const std::string& message, const Error::Where& where) {
   std::string place;
   if (!where.operation.empty()) place += where.operation;
@@ -47,6 +54,11 @@ std::string text(Errc code, const std::string& message, const Error::Where& wher
 }
 
 }  // namespace
+
+const std::error_category& error_category() noexcept {
+  static const Category category;
+  return category;
+}
 
 Error::Error(Errc code, const std::string& message) : Error(code, message, Where{}) {}
 

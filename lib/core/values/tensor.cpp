@@ -34,4 +34,12 @@ Tensor::Tensor(Memory& memory, const Shape& shape, DType dtype, Stream stream)
   buffer_ = {memory.allocate(bytes, stream), Release{&memory, bytes, stream, memory.lifetime()}};
 }
 
+Tensor::Tensor(const ConstTensorView& from, Memory& memory, Stream stream)
+    : Tensor(memory, from.shape, from.dtype, stream) {
+  if (from.device.type != DeviceType::cpu && from.device != device_)
+    internal::failf(Errc::invalid_argument, "tensor: the array is on {}, the memory on {}",
+                    to_string(from.device), to_string(device_));
+  if (bytes() != 0) memory.copy(data(), from.data, bytes(), stream);
+}
+
 }  // namespace tutti

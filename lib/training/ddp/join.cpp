@@ -41,7 +41,7 @@ Join::Join(GradientReducer& reducer, const JoinOptions& options)
 bool Join::next(bool has_batch, const CallOptions& options) {
   auto call = options;
   if (call.name.empty()) call.name = "ddp join";
-  const auto sum = sync_ddp(std::int64_t{has_batch}, &group_, ReduceOp::sum, call);
+  const auto sum = all_reduce_number(group_, std::int64_t{has_batch}, ReduceOp::sum, call);
   with_batch_ = static_cast<int>(sum);
   const bool all = with_batch_ == group_.size();
   if (options_.throw_on_early_termination && !all && with_batch_ != 0)

@@ -10,8 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <tutti/maybe_owned.hpp>
-
 #include "values/fail.hpp"
 
 namespace tutti {
@@ -20,12 +18,12 @@ namespace {
 
 using internal::failf;
 
-/// Returns a copy in host memory of an array on a device, or a view of an array on the host.
-MaybeOwned on_host(Memory& memory, const Tensor& array, Stream stream) {
-  if (array.device().type == DeviceType::cpu) return MaybeOwned(array.view());
-  Tensor copy(host_memory(), array.shape(), array.dtype());
+/// Returns a view of an array on the host, or of its `copy` in host memory if it is on a device.
+ConstTensorView on_host(Memory& memory, const Tensor& array, Stream stream, Tensor& copy) {
+  if (array.device().type == DeviceType::cpu) return array.view();
+  copy = Tensor(host_memory(), array.shape(), array.dtype());
   memory.copy(copy.data(), array.data(), array.bytes(), stream);
-  return copy;
+  return copy.view();
 }
 
 /// Copies an array to `memory` if that is on a device; otherwise returns the array.
@@ -43,19 +41,19 @@ struct Entry {
 };
 
 /// Returns the rows sorted by index; rows of equal index are in rank order.
-std::vector<Entry> sorted_entries(const ConstTensorView& indices, const RowLayout& layout,
+std::vector<Entry> sorted_entries(const ConstTensorView& indices, const RowLayout& rows,
                                   std::int64_t num_rows) {
   std::vector<Entry> entries;
-  entries.reserve(static_cast<std::size_t>(layout.total()));
-  for (int rank = 0; rank < layout.ranks(); ++rank)
-    for (std::int64_t i = layout.offset(rank); i < layout.offset(rank) + layout[rank]; ++i) {
+  entries.reserve(static_cast<std::size_t>(rows.total()));
+  for (int rank = 0; rank < rows.ranks(); ++rank)
+    for (std::int64_t i = rows.offset(rank); i < rows.offset(rank) + rows[rank]; ++i) {
       const auto at = static_cast<std::size_t>(i);
       const std::int64_t index = indices.dtype == DType::i64
                                      ? static_cast<const std::int64_t*>(indices.data)[at]
                                      : static_cast<const std::int32_t*>(indices.data)[at];
       if (index < 0 || (num_rows > 0 && index >= num_rows))
         failf(Errc::invalid_argument, "all_reduce_rows: index {} of rank {} is {}; it must be {}",
-              i - layout.offset(rank), rank, index,
+              i - rows.offset(rank), rank, index,
               num_rows > 0 ? fmt::format("from 0 to {}", num_rows - 1) : "0 or more");
       entries.push_back({index, i});
     }
@@ -125,12 +123,12 @@ namespace [[gnu::visibility("default")]] ddp {
 // All ranks check the gathered arguments of all ranks, because a rank that refused alone would
 // leave its peers waiting.
 SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
-                           const ConstTensorView& rows, const SparseRowsOptions& sparse,
-                           const RowLayout& layout, const CallOptions& options) {
-  const std::array<ConstTensorView, 2> mine{indices, rows};
-  const auto all = all_gather_rows(group, std::span(mine), layout, options);
+                           const ConstTensorView& values, const SparseRowsOptions& sparse,
+                           const RowLayout& rows, const CallOptions& options) {
+  const std::array<ConstTensorView, 2> mine{indices, values};
+  const auto all = all_gather_rows(group, std::span(mine), rows, options);
   const Tensor& keys = all.data[0];
-  const Tensor& values = all.data[1];
+  const Tensor& all_values = all.data[1];
   if (keys.shape().ndim() != 1 || (keys.dtype() != DType::i32 && keys.dtype() != DType::i64))
     failf(Errc::invalid_argument,
           "all_reduce_rows: indices are {} {}; they must be [n] of i32 or i64",
@@ -143,30 +141,31 @@ SparseRows all_reduce_rows(ProcessGroup& group, const ConstTensorView& indices,
 
   Memory& memory = options.memory != nullptr ? *options.memory : group.memory();
   const Stream stream = options.stream;
-  const MaybeOwned host_keys = on_host(memory, keys, stream);
-  const MaybeOwned host_values = on_host(memory, values, stream);
-  const auto entries = sorted_entries(host_keys, all.layout, sparse.num_rows);
+  std::array<Tensor, 2> copies;
+  const ConstTensorView host_keys = on_host(memory, keys, stream, copies[0]);
+  const ConstTensorView host_values = on_host(memory, all_values, stream, copies[1]);
+  const auto entries = sorted_entries(host_keys, all.rows, sparse.num_rows);
   std::int64_t m = 0;
   for (std::size_t i = 0; i < entries.size(); ++i)
     if (i == 0 || entries[i].index != entries[i - 1].index) ++m;
 
   Memory& made_in = memory.device().type == DeviceType::cpu ? memory : host_memory();
   Tensor indices_out(made_in, {m}, keys.dtype());
-  Tensor rows_out(made_in, values.shape().with_rows(m), values.dtype());
+  Tensor values_out(made_in, all_values.shape().with_rows(m), all_values.dtype());
   if (keys.dtype() == DType::i64)
     write_indices(entries, static_cast<std::int64_t*>(indices_out.data()));
   else
     write_indices(entries, static_cast<std::int32_t*>(indices_out.data()));
-  visit_dtype(values.dtype(), [&]<typename T>() {
+  visit_dtype(all_values.dtype(), [&]<typename T>() {
     if constexpr (Addable<T>)
-      add_rows<T>(entries, host_values, divisor, rows_out);
+      add_rows<T>(entries, host_values, divisor, values_out);
     else
       failf(Errc::unsupported,
-            "all_reduce_rows: rows are {}; they must be f16, bf16, f32, f64 or complex",
-            name_of(values.dtype()));
+            "all_reduce_rows: values are {}; they must be f16, bf16, f32, f64 or complex",
+            name_of(all_values.dtype()));
   });
   return {in_memory(memory, std::move(indices_out), stream),
-          in_memory(memory, std::move(rows_out), stream)};
+          in_memory(memory, std::move(values_out), stream)};
 }
 
 }  // namespace ddp

@@ -166,7 +166,7 @@ PoolRows GlobalBatch::gather_rows(Batch& batch, const BatchRules& rules) {
                                       .check = check_and_set_arrays,
                                       .agree = words},
                                      options_);
-  const auto layout = gathered.layout;
+  const auto layout = gathered.rows;
   has_all_ = !gathered.data.empty();
   if (has_all_) source.hold(std::move(gathered.data));
   check_total(rules.loss, layout.total());
@@ -365,7 +365,7 @@ std::pair<std::vector<double>, std::size_t> GlobalBatch::gather(std::vector<doub
       gather_host_arrays(*group_, {.caller = "all_gather_rows", .arrays = {&rows, 1}}, options_);
   const auto* from = static_cast<const double*>(all.data[0].data());
   return {{from, from + all.data[0].shape().numel()},
-          static_cast<std::size_t>(all.layout.offset(rank()))};
+          static_cast<std::size_t>(all.rows.offset(rank()))};
 }
 
 std::vector<double> GlobalBatch::gather_shares(std::span<const double> mine, std::size_t width,

@@ -13,13 +13,13 @@ namespace {
 
 /// Checks that each rank sent the expected number of rows; the code after it relies on the sizes.
 template <typename Expected>
-void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& layout,
+void check_counts(ProcessGroup& group, std::string_view loss, const RowLayout& rows,
                   const Expected& expected) {
   for (int r = 0; r < group.size(); ++r)
-    if (layout[r] != expected(r))
+    if (rows[r] != expected(r))
       throw gather_error(
           Errc::mismatch, group, loss, r,
-          fmt::format("rank {} sent {} rows, but {} were expected", r, layout[r], expected(r)));
+          fmt::format("rank {} sent {} rows, but {} were expected", r, rows[r], expected(r)));
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ std::vector<double> sums_over_ranks(ProcessGroup* group, std::string_view loss,
                                             .check = [&](GatherRequest&) { compute(mine); },
                                             .agree = words},
                                            options);
-  check_counts(*group, loss, gathered.layout, [](int) { return 1; });
+  check_counts(*group, loss, gathered.rows, [](int) { return 1; });
   std::vector<double> sums(width);
   const auto all = gathered.data[0].values<double>();
   for (std::size_t i = 0; i < all.size(); ++i) sums[i % width] += all[i];
@@ -63,7 +63,7 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   const auto check = [&](GatherRequest&) { queue.check_world(group->rank(), group->size()); };
   const auto gathered = gather_host_arrays(
       *group, {.caller = loss, .arrays = arrays, .check = check, .agree = state}, options);
-  check_counts(*group, loss, gathered.layout, [&](int r) { return queue.size_of(r); });
+  check_counts(*group, loss, gathered.rows, [&](int r) { return queue.size_of(r); });
   const auto copy = [&]<typename T>(std::vector<T>& to, std::size_t array) {
     const auto values = std::as_const(gathered.data[array]).template values<T>();
     to.assign(values.begin(), values.end());
@@ -76,8 +76,7 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   if (queue.weighted()) copy(by_rank.weights, 3);
   RowQueue::Rows all;
   std::vector<std::int64_t> next(static_cast<std::size_t>(group->size()));
-  for (std::size_t r = 0; r < next.size(); ++r)
-    next[r] = gathered.layout.offset(static_cast<int>(r));
+  for (std::size_t r = 0; r < next.size(); ++r) next[r] = gathered.rows.offset(static_cast<int>(r));
   for (const auto& segment : queue.segments()) {
     auto& first = next[static_cast<std::size_t>(segment.rank)];
     const auto last = first + segment.count;
@@ -87,17 +86,16 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
   return all;
 }
 
-Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& layout,
+Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& rows,
                 const CallOptions& options) {
-  Tensor all(host_memory(), mine.shape.with_rows(layout.total()), mine.dtype);
-  host_call(group, {.kind = Operation::all_gather, .in = mine, .out = all, .rows = layout},
-            options);
+  Tensor all(host_memory(), mine.shape.with_rows(rows.total()), mine.dtype);
+  host_call(group, {.kind = Operation::all_gather, .in = mine, .out = all, .rows = rows}, options);
   return all;
 }
 
 Tensor move_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& from,
                  const RowLayout& to, const CallOptions& options) {
-  // The rows that slice `r` of layout a shares with slice `q` of layout b.
+  // The rows that slice `r` of a shares with slice `q` of b.
   const auto common = [](const RowLayout& a, int r, const RowLayout& b, int q) {
     return std::max<std::int64_t>(
         0, std::min(a.offset(r) + a[r], b.offset(q) + b[q]) - std::max(a.offset(r), b.offset(q)));

@@ -38,8 +38,8 @@ RowQueue::Rows gather_queue(ProcessGroup* group, std::string_view loss, std::str
                             const RowQueue& queue, std::int64_t classes,
                             const CallOptions& options);
 
-/// Collective. Returns the rows of all ranks, [layout.total(), ...]. `mine`: layout[rank] rows.
-Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& layout,
+/// Collective. Returns the rows of all ranks, [rows.total(), ...]. `mine`: rows[rank] rows.
+Tensor all_rows(ProcessGroup& group, const ConstTensorView& mine, const RowLayout& rows,
                 const CallOptions& options);
 /// Collective. Each rank passes the rows of its slice of `from`, and gets those of its slice of
 /// `to`.

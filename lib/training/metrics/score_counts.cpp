@@ -73,9 +73,9 @@ Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& en
   const auto all = gathered.data[0].values<std::uint64_t>();
   std::vector<std::uint64_t> samples;
   for (int r = 0; r < group.size(); ++r) {
-    const auto first = all.begin() + gathered.layout.offset(r);
+    const auto first = all.begin() + gathered.rows.offset(r);
     largest = std::max(largest, std::bit_cast<double>(*first));
-    samples.insert(samples.end(), first + 1, first + gathered.layout[r]);
+    samples.insert(samples.end(), first + 1, first + gathered.rows[r]);
   }
   // Not empty: the rank with the most entries has more of them than `apart`.
   std::ranges::sort(samples);
@@ -96,9 +96,9 @@ Entries exchange(ProcessGroup& group, std::string_view caller, const Entries& en
             caller);
   Entries own;
   const auto prepare = [&](Op& op) {
-    const RowLayout layout(received);
-    own.resize(static_cast<std::size_t>(layout.total()));
-    op.out = {own.data(), DType::u64, {layout.total(), 2}};
+    const RowLayout rows(received);
+    own.resize(static_cast<std::size_t>(rows.total()));
+    op.out = {own.data(), DType::u64, {rows.total(), 2}};
   };
   host_call(
       group,
@@ -127,12 +127,12 @@ ScoreCounts::ScoreCounts(ProcessGroup& group, std::string_view caller, std::stri
   double largest = largest_weight(entries);
   if (!gathered.data.empty()) {
     const auto* all = static_cast<const Entry*>(gathered.data[0].data());
-    entries.assign(all, all + gathered.layout.total());
+    entries.assign(all, all + gathered.rows.total());
     sort(entries);
     largest = largest_weight(entries);
   } else if (group.size() > 1) {
     has_all_ = false;
-    entries = exchange(group, caller, entries, gathered.layout.total(), largest, options);
+    entries = exchange(group, caller, entries, gathered.rows.total(), largest, options);
     sort(entries);
   }
 

@@ -67,15 +67,6 @@ class Captured : public Double {
   static float of_rank(int rank, int launch) { return static_cast<float>(rank + 1 + 10 * launch); }
 };
 
-TEST_F(Captured, AnAllReduceSeesTheInputsOfEachLaunch) {
-  replay(
-      50, 50,
-      [](const Member& at, const TensorView& in, const TensorView& out) {
-        at.group.all_reduce(rows(in, 50), rows(out, 50), ReduceOp::sum, {.stream = at.stream()});
-      },
-      [](int, int n, std::int64_t) { return sum(n); });
-}
-
 TEST_F(Captured, ACoalescedCallIsOnePartOfTheGraph) {
   replay(
       8, 8,

@@ -1,4 +1,3 @@
-#include <limits>
 #include <vector>
 
 #include <tutti/coalesce.hpp>
@@ -11,16 +10,6 @@ namespace tutti::test::nccl_double {
 namespace {
 
 class Kernels : public Double {};
-
-TEST_F(Kernels, ANanOfOneRankReachesAll) {
-  on_groups(3, [](const Member& at) {
-    const TensorView data = at.make();
-    at.fill(data, at.rank == 2 ? std::numeric_limits<float>::quiet_NaN() : 1);
-    at.group.all_reduce(data, ReduceOp::max, {.stream = at.stream()});
-    for (const float value : at.read(data, at.compute)) EXPECT_NE(value, value);
-    at.free(data);
-  });
-}
 
 TEST_F(Kernels, OneCoalescedCallTakesBothWays) {
   on_groups(3, [](const Member& at) {

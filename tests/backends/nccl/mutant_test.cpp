@@ -219,19 +219,6 @@ TEST_F(Mutants, AReductionThatIsDestroyedBeforeItsUse) {
   expect_reported({"is not one of communicator"});
 }
 
-TEST_F(Mutants, ABlockingFreeOfAnotherStream) {
-  Mutated mutated;
-  mutated.cuda.free_async = [](void* data, cudaStream_t) {
-    cudaStream_t stray = nullptr;
-    cuda().stream_create_with_flags(&stray, cudaStreamNonBlocking);
-    const auto result = cuda().free_async(data, stray);
-    cuda().stream_destroy(stray);
-    return result;
-  };
-  use(mutated);
-  expect_reported({"race: cudaFreeAsync"});
-}
-
 // Two groups in an order of their own on each rank: allowed on host memory, a deadlock on NCCL.
 TEST_F(Mutants, TwoGroupsInAnotherOrderOnOneRank) {
   const auto store = make_memory_store();

@@ -71,9 +71,9 @@ TEST_P(AutogradRows, AKnownLayoutGivesTheSameGradients) {
     const Shape shape = own_rows(group, rows);
     const Buffer x = put(group, random_numbers(shape.numel(), group.rank(), 3), shape);
     const auto plain = autograd::all_gather_rows(group, x, GradScale::sum);
-    EXPECT_EQ(plain.layout, layout);
+    EXPECT_EQ(plain.rows, layout);
     const auto known = autograd::all_gather_rows(group, x, GradScale::sum, layout);
-    EXPECT_EQ(known.layout, layout);
+    EXPECT_EQ(known.rows, layout);
     const Numbers want = numbers(group, plain.value);
     EXPECT_EQ(numbers(group, known.value), want);
     const Buffer whole = put(group, want, plain.value.shape());
@@ -96,9 +96,8 @@ TEST_P(AutogradRows, TheLayoutOfEqualRowsIsToldOnEveryRank) {
   on_group_and_parts(GetParam(), [](ProcessGroup& group) {
     const Buffer x = put(group, random_numbers(4, group.rank(), 6), {2, 2});
     for (const auto grad : {GradScale::sum, GradScale::mean, GradScale::local_slice})
-      EXPECT_EQ(autograd::all_gather_rows(group, x, grad).layout,
-                RowLayout::equal(group.size(), 2));
-    EXPECT_EQ(autograd::gather_rows(group, x, 0).layout, RowLayout::equal(group.size(), 2));
+      EXPECT_EQ(autograd::all_gather_rows(group, x, grad).rows, RowLayout::equal(group.size(), 2));
+    EXPECT_EQ(autograd::gather_rows(group, x, 0).rows, RowLayout::equal(group.size(), 2));
   });
 }
 
@@ -146,7 +145,7 @@ TEST_P(AutogradScaled, TheAdjointOfAnAllToAllSendsTheRowsBack) {
     });
     expect_adjoint(group, {total(send_rows), 2}, [&](ProcessGroup& g, const ConstTensorView& x) {
       auto done = autograd::all_to_all_rows(g, x, send_rows);
-      EXPECT_EQ(done.layout, RowLayout(recv_rows));
+      EXPECT_EQ(done.rows, RowLayout(recv_rows));
       return done;
     });
     const std::vector<std::int64_t> two(index(group.size()), 2);

@@ -60,7 +60,7 @@ Numbers gradient_of_ranks(ProcessGroup& group, const RowLayout& layout, Loss los
   const Matrix own = model.forward(x);
   const Buffer local = put(group, own.data, {own.rows, own.columns});
   const auto gathered = autograd::all_gather_rows(group, local, grad);
-  EXPECT_EQ(gathered.layout, layout);
+  EXPECT_EQ(gathered.rows, layout);
   Matrix z(layout.total(), own.columns);
   z.data = numbers(group, gathered.value);
   const Matrix by_z = pair_loss_gradient(z, weights_of(loss, layout, rank));

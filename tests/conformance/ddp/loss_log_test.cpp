@@ -38,7 +38,7 @@ TEST_P(LossLog, UnevenMicroBatchesAreOneBatchInGradientAndLoss) {
       for (std::size_t id = 4; id-- > 0;) staged.mark(reducer, id);
       reducer.finish();
       staged.fetch_gradients();
-      const auto rows = static_cast<double>(sync_ddp(mine, &group));
+      const auto rows = static_cast<double>(all_reduce_number(group, mine));
       EXPECT_EQ(rows, rows_of_batch);
       network.update(learning_rate / rows);
 

@@ -79,7 +79,7 @@ TEST_P(ShardedOnDevice, SparseRowsAreAddedOnTheHost) {
     device.fill(rows, static_cast<float>(group.rank() + 1), slow, stream.handle());
     const ddp::SparseRows sum =
         ddp::all_reduce_rows(group, indices, rows, {}, {}, {.stream = stream.handle()});
-    EXPECT_EQ(sum.rows.device(), device.device());
+    EXPECT_EQ(sum.values.device(), device.device());
     std::vector<std::int64_t> want_indices;
     std::vector<float> want;
     for (int rank = 0; rank < group.size(); ++rank) {
@@ -89,7 +89,7 @@ TEST_P(ShardedOnDevice, SparseRowsAreAddedOnTheHost) {
     want_indices.push_back(5);
     want.insert(want.end(), 2, static_cast<float>(group.size() * (group.size() + 1)) / 2);
     EXPECT_EQ(read<std::int64_t>(device, sum.indices, stream.handle()), want_indices);
-    EXPECT_EQ(read<float>(device, sum.rows, stream.handle()), want);
+    EXPECT_EQ(read<float>(device, sum.values, stream.handle()), want);
   });
 }
 

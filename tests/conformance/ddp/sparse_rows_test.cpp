@@ -76,7 +76,7 @@ void expect_sum(ProcessGroup& group, const std::vector<Gradient>& all, const Gra
   const Buffer rows(group, mine.rows);
   const SparseRows sum = all_reduce_rows(group, indices, rows, options, layout);
   EXPECT_TRUE(same_bits(content_of(group, sum.indices), array_from<Index>(want.indices)));
-  EXPECT_TRUE(same_bits(content_of(group, sum.rows), want.rows));
+  EXPECT_TRUE(same_bits(content_of(group, sum.values), want.rows));
 }
 
 TEST_P(SparseGradients, EqualIndicesAreAddedInRankOrder) {
@@ -115,7 +115,7 @@ TEST_P(SparseGradients, TheSumIsDividedOnce) {
     const Buffer rows(group, array_of<float>({6, 2}));
     const auto sum = [&](double divisor) {
       const SparseRows all = all_reduce_rows(group, indices, rows, {.divisor = divisor});
-      return content_of(group, all.rows);
+      return content_of(group, all.values);
     };
     EXPECT_TRUE(same(sum(1), array_of<float>({8.0F * static_cast<float>(n)})));
     EXPECT_TRUE(same(sum(0), array_of<float>({8})));
@@ -155,7 +155,7 @@ TEST_P(SparseGradients, ArraysThatCannotBeAddedAreRefusedByName) {
                  [&] { (void)all_reduce_rows(group, wrong_shape, rows); });
     const Buffer indices(group, array_of<std::int64_t>({0, 1}));
     const Buffer integers(group, DType::i32, {2, width});
-    expect_error(Errc::unsupported, {"rows are i32", "f16, bf16, f32, f64 or complex"},
+    expect_error(Errc::unsupported, {"values are i32", "f16, bf16, f32, f64 or complex"},
                  [&] { (void)all_reduce_rows(group, indices, integers); });
     expect_usable(group);
   });

@@ -1,63 +1,16 @@
 // The keys of groups in the store.
 
 #include <array>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "conformance/cells.hpp"
+#include "support/store_over.hpp"
 
 namespace tutti::test {
 namespace {
-
-/// A memory store that knows its keys.
-class ListedStore final : public Store {
- public:
-  std::set<std::string> keys() const {
-    const std::lock_guard lock(mutex_);
-    return keys_;
-  }
-
-  void set(std::string_view key, std::span<const std::byte> value) override {
-    base_->set(key, value);
-    note(key);
-  }
-  std::optional<Bytes> try_get(std::string_view key) override { return base_->try_get(key); }
-  Bytes get(std::string_view key, Deadline limit) override { return base_->get(key, limit); }
-  std::int64_t add(std::string_view key, std::int64_t n) override {
-    const auto sum = base_->add(key, n);
-    note(key);
-    return sum;
-  }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    auto held = base_->compare_set(key, expected, desired);
-    note(key);
-    return held;
-  }
-  bool erase(std::string_view key) override {
-    const bool had = base_->erase(key);
-    note(key);
-    return had;
-  }
-  bool in_process() const override { return true; }
-
- private:
-  void note(std::string_view key) {
-    const std::lock_guard lock(mutex_);
-    if (base_->try_get(key))
-      keys_.emplace(key);
-    else
-      keys_.erase(std::string(key));
-  }
-
-  std::shared_ptr<Store> base_ = make_memory_store();
-  mutable std::mutex mutex_;
-  std::set<std::string> keys_;
-};
 
 class KeysOfGroups : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, KeysOfGroups, testing::ValuesIn(worlds_of_several()), CaseName());

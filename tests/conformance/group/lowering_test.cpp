@@ -1,6 +1,7 @@
 #include <atomic>
 
 #include <tutti/backend/forwarding_backend.hpp>
+#include <tutti/coalesce.hpp>
 
 #include "conformance/cells.hpp"
 
@@ -52,11 +53,17 @@ TEST_P(Lowering, GatherKeepsRankOrder) {
         const Buffer in(group, parts[index(group.rank())]);
         const Buffer out(group, DType::i32, want.shape());
         const Buffer later(group, DType::i32, want.shape());
+        const Buffer whole(group, want);
+        const int rank = group.rank();
         group.gather(in, out, root, layout);
         group.gather_async(in, later, root, layout).wait();
-        if (group.rank() != root) continue;
+        group.gather(
+            rank == root ? whole.rows(offset(layout, rank), layout[index(rank)]) : in.view(), whole,
+            root, layout);
+        if (rank != root) continue;
         EXPECT_TRUE(same(out.read(), want));
         EXPECT_TRUE(same(later.read(), want)) << "asynchronously";
+        EXPECT_TRUE(same(whole.read(), want)) << "in place";
       }
     }
   });
@@ -121,6 +128,71 @@ TEST_P(Lowering, NoRankLeavesABarrierBeforeAllHaveEntered) {
   });
 }
 
+// Calls in flight share the reserved tag of a pair: their messages must not mix.
+TEST_P(Lowering, ManyCallsInFlightDoNotMix) {
+  on_plain_ranks([](ProcessGroup& group) {
+    const int size = group.size();
+    const int rank = group.rank();
+    constexpr int calls = 20;
+    std::vector<Array> wanted;
+    std::vector<Buffer> in;
+    std::vector<Buffer> out;
+    std::vector<Work> works;
+    for (int call = 0; call < calls; ++call) {
+      std::vector<Array> sent;
+      std::vector<Array> received;
+      for (int peer = 0; peer < size; ++peer) {
+        sent.push_back(number(100 * call + 10 * rank + peer));
+        received.push_back(number(100 * call + 10 * peer + rank));
+      }
+      wanted.push_back(concat(received));
+      in.emplace_back(group, concat(sent));
+      out.emplace_back(group, DType::i32, Shape{size});
+      works.push_back(group.all_to_all_async(in.back(), out.back()));
+    }
+    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+    for (std::size_t i = 0; i < calls; ++i) EXPECT_TRUE(same(out[i].read(), wanted[i])) << i;
+  });
+}
+
+TEST_P(Lowering, LeavesTheTagsOfTheCallerAlone) {
+  on_plain_ranks([](ProcessGroup& group) {
+    if (group.size() == 1) return;
+    const Buffer all(group, DType::i32, {group.size()});
+    const Buffer received(group, number(0));
+    const Buffer message(group, number(42));
+    Work pending;
+    if (group.rank() == 1) pending = group.send_async(message, 0, 0);
+    group.gather(Buffer(group, number(7)), all, 0);
+    if (group.rank() == 0) group.recv(received, 1, 0);
+    pending.wait();
+    if (group.rank() != 0) return;
+    EXPECT_TRUE(same(received.read(), number(42)));
+    EXPECT_TRUE(same(all.read(), concat(std::vector(index(group.size()), number(7)))));
+  });
+}
+
+TEST_P(Lowering, WorksInsideACoalesceOfASubGroup) {
+  on_plain_ranks([](ProcessGroup& group) {
+    auto part = group.split(group.rank() % 2);
+    ASSERT_TRUE(part.has_value());
+    const int size = part->size();
+    const Buffer mine(*part, number(group.rank()));
+    const Buffer all(*part, DType::i32, {size});
+    const Buffer sum(*part, number(1));
+    Coalesce together(*part);
+    (void)part->gather_async(mine, all, 0);
+    (void)part->all_reduce_async(sum);
+    (void)part->barrier_async();
+    together.launch().wait();
+    EXPECT_TRUE(same(sum.read(), number(size)));
+    if (part->rank() != 0) return;
+    std::vector<Array> want;
+    for (int r = 0; r < size; ++r) want.push_back(number(group.rank() + 2 * r));
+    EXPECT_TRUE(same(all.read(), concat(want)));
+  });
+}
+
 // The calls of a group take effect in the order in which they were made, however they are composed.
 TEST_P(Lowering, AGatherSeesWhatThePendingCallBeforeItGives) {
   RankBarrier issued(GetParam().size);
@@ -177,6 +249,24 @@ TEST_P(LoweringCompared, ARefusedCallIsToldToThePeers) {
     if (shares_fate(GetParam().backend)) return;
     expect_refusal([&] { group.scatter(out, part, 0); });
     expect_usable(group);
+  });
+}
+
+TEST_P(LoweringCompared, RowsThatContradictAreNamedOnBothSides) {
+  if (shares_fate(GetParam().backend)) return;  // A batch that fails breaks the group.
+  on_plain_ranks([](ProcessGroup& group) {
+    // Rank 0 sends 5 rows to rank 1, which expects 6.
+    Layout send(index(group.size()), 1);
+    Layout recv(index(group.size()), 1);
+    if (group.rank() == 0) send[1] = 5;
+    if (group.rank() == 1) recv[0] = 6;
+    const Buffer in(group, DType::i32, {total(send), 3});
+    const Buffer out(group, DType::i32, {total(recv), 3});
+    const auto call = [&] { group.all_to_all(in, out, send, recv); };
+    if (group.rank() < 2)
+      expect_error(Errc::mismatch, {"[5, 3]", "[6, 3]"}, call);
+    else
+      call();
   });
 }
 

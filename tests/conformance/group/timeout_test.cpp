@@ -79,7 +79,7 @@ TEST_P(FailuresByTimeout, ATimeoutHoldsForGathersAndSums) {
     (void)all_gather_rows(group, data, {}, limits);
   });
   expect_ended(options, 100ms, [](ProcessGroup& group, const CallOptions& limits) {
-    (void)sync_ddp(1.0, &group, "sum", {.deadline = limits.deadline, .timeout = limits.timeout});
+    (void)all_reduce_number(group, 1.0, ReduceOp::sum, limits);
   });
 }
 
@@ -157,7 +157,7 @@ TEST_P(RefusalOfTimeouts, ANegativeOneIsRefused) {
     expect_refused("all_reduce", [&] { group.all_reduce(data, ReduceOp::sum, options); });
     expect_refused("barrier", [&] { group.barrier(options); });
     expect_refused("barrier", [&] { group.barrier_async(options).wait(); });
-    expect_refused("", [&] { (void)sync_ddp(1.0, &group, "sum", {.timeout = -1ns}); });
+    expect_refused("", [&] { (void)all_reduce_number(group, 1.0, ReduceOp::sum, options); });
     expect_refused("", [&] { (void)all_gather_rows(group, data, {}, options); });
     expect_refused("", [&] { (void)group.split(0, 0, options); });
     expect_refused("", [&] { (void)group.subset(std::vector{0}, options); });

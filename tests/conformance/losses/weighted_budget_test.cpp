@@ -120,21 +120,6 @@ TEST(WeightedBudgetAlone, ThresholdsAreThoseOfTheDefinition) {
   }
 }
 
-// Half of the weight is in one row: no other may be flagged.
-TEST(WeightedBudgetAlone, TheBudgetIsAShareOfTheWeight) {
-  const std::vector<double> logits{1, 2, 3, 4, 5};
-  const std::vector<std::int64_t> targets{1, 0, 0, 1, 0};
-  const std::vector<double> weights{1, 1, 1, 1, 4};
-  losses::RecallAtQuantile by_weight({.quantile = 0.5, .budget = Budget::weight});
-  losses::RecallAtQuantile by_rows({.quantile = 0.5});
-  Batch batch{logits, targets};
-  EXPECT_NEAR(by_rows(batch).loss, 0.5, 1e-12);  // θ is 3.
-  EXPECT_NEAR(by_weight(batch).loss, 0.5, 1e-12);
-  batch.weight = weights;
-  EXPECT_NEAR(by_rows(batch).loss, 0.5, 1e-12);
-  EXPECT_NEAR(by_weight(batch).loss, 0.75, 1e-12);  // θ is 4.
-}
-
 class WeightedBudgetOf : public testing::TestWithParam<World> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, WeightedBudgetOf, testing::ValuesIn(worlds()), CaseName());
 

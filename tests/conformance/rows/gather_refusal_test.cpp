@@ -211,7 +211,7 @@ std::vector<BadGather> bad_gathers() {
          (void)all_gather_rows(g, mine);
        }},
       {"arrays of different lengths",
-       {"share a layout", "2 and 3"},
+       {"arrays of one gather", "2 and 3"},
        [](G& g, bool bad) {
          const std::vector<View> arrays{array(g, DType::f32, {2}),
                                         array(g, DType::f32, {bad ? 3 : 2})};
@@ -298,8 +298,8 @@ struct BadRoot {
 // Only root knows its array, and sends its refusal to the other ranks.
 TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
   const std::vector<BadRoot> bad{
-      {"no layout",
-       {"the layout has 0 entries; the world size is"},
+      {"no rows",
+       {"rows has 0 entries; the world size is"},
        [](auto&, RowLayout& rows) { rows = RowLayout(); }},
       {"null", {"null"}, [](auto& whole, auto&) { whole.data = nullptr; }},
       {"unknown dtype", {"77"}, [](auto& whole, auto&) { whole.dtype = static_cast<DType>(77); }},
@@ -307,7 +307,7 @@ TEST_P(GatherRefusal, WhatRootCannotScatterIsAnErrorOnAll) {
        {"entries; the world size is"},
        [](auto&, RowLayout& rows) { rows = RowLayout::equal(rows.ranks() + 1, 2); }},
       {"another total",
-       {"rows; the layout has"},
+       {"rows; the argument rows has"},
        [](auto&, RowLayout& rows) { rows = RowLayout::equal(rows.ranks(), 3); }},
   };
   for (const BadRoot& b : bad)

@@ -2,14 +2,12 @@
 #include <vector>
 
 #include <tutti/gather.hpp>
-#include <tutti/sync.hpp>
 
 #include "conformance/cells.hpp"
 #include "conformance/observed.hpp"
 
-// The edge cases of torchmetrics' gather_all_tensors and Lightning's all_gather_ddp_if_available,
-// including those in which they hang, crash or disagree. Adapters test arrays that are not
-// contiguous: a view has no strides.
+// The edge cases of torchmetrics' gather_all_tensors, including those in which its versions hang,
+// crash or disagree. Adapters test arrays that are not contiguous: a view has no strides.
 
 namespace tutti::test {
 namespace {
@@ -129,8 +127,8 @@ TEST_P(GatherSemantics, ASubGroupGathersInItsOwnOrder) {
     ASSERT_TRUE(reversed.has_value());
     const Buffer mine(group, array_of<std::int32_t>({group.rank()}));
     const auto all = gather_all_tensors(*reversed, mine);
-    const auto stacked = all_gather_ddp_if_available(mine, &*reversed);
-    const Array together = content_of(group, stacked);
+    const GatheredRows rows = all_gather_rows(*reversed, mine);
+    const Array together = content_of(group, rows.data);
     ASSERT_EQ(all.size(), index(group.size()));
     for (int r = 0; r < group.size(); ++r) {
       const int world_rank = group.size() - 1 - r;
@@ -181,68 +179,6 @@ TEST_P(GatherSemanticsOfSeveral, OtherDimensionsOrDTypesAreTheSameErrorEverywher
       });
       for (const std::string& text : texts.all()) EXPECT_EQ(text, texts[0]);
     }
-}
-
-// all_gather_ddp_if_available.
-
-TEST_P(GatherSemantics, WithoutAGroupTheInputComesBackWithoutALeadingDimension) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer mine(group, DType::f32, {2, 3});
-    const auto before = calls_of(group);
-    const MaybeOwned all = all_gather_ddp_if_available(mine, nullptr);
-    EXPECT_EQ(all.data(), mine.view().data);
-    EXPECT_EQ(all.shape(), (Shape{2, 3}));
-    EXPECT_EQ(all.dtype(), DType::f32);
-    EXPECT_TRUE(all.is_input());
-    EXPECT_EQ(calls_of(group), before);
-  });
-}
-
-TEST_P(GatherSemantics, WithAGroupTheRanksAreStackedAlsoWhenThereIsOne) {
-  for (const Shape& shape : {Shape{}, Shape{3}, Shape{2, 3}, Shape{0, 2}, Shape{40000}}) {
-    const auto arrays = make_inputs(DType::u8, shape, size(), Fill::bits);
-    on_ranks(world(), [&](ProcessGroup& group) {
-      SCOPED_TRACE(to_string(shape));
-      const Buffer mine(group, arrays[index(group.rank())]);
-      const auto before = calls_of(group);
-      const MaybeOwned all = all_gather_ddp_if_available(mine, &group);
-      std::vector<std::int64_t> dims{group.size()};
-      dims.insert(dims.end(), shape.dims().begin(), shape.dims().end());
-      const Shape stacked{std::span<const std::int64_t>(dims)};
-      EXPECT_TRUE(same_bits(content_of(group, all), concat(arrays).reshaped(stacked)));
-      EXPECT_FALSE(all.is_input());
-      EXPECT_EQ(calls_of(group), before + (inlines(group) || shape.numel() == 0 ? 1U : 2U));
-      // Known to be equal: no sizes are exchanged.
-      const RowLayout each = RowLayout::equal(group.size(), 1);
-      const MaybeOwned again = all_gather_ddp_if_available(mine, &group, each);
-      EXPECT_TRUE(same_bits(content_of(group, again), concat(arrays).reshaped(stacked)));
-    });
-  }
-}
-
-TEST_P(GatherSemanticsOfSeveral, StackedArraysHaveToHaveOneShape) {
-  for (const Shape& other :
-       {Shape{3, 2}, Shape{2, 4}, Shape{6}, Shape{}, Shape{2, 3, 1}, Shape{1, 1, 1, 1, 1, 1, 1, 1}})
-    for (int odd = 0; odd < size(); ++odd)
-      on_ranks(world(), [&](ProcessGroup& group) {
-        SCOPED_TRACE(to_string(other) + " on rank " + std::to_string(odd));
-        const Buffer mine(group, DType::f32, group.rank() == odd ? other : Shape{2, 3});
-        const bool refused = other.ndim() == Shape::max_dims;
-        expect_error(refused && group.rank() == odd ? Errc::invalid_argument : Errc::mismatch,
-                     refused ? std::vector<std::string>{"9 dimensions", "8"}
-                             : std::vector<std::string>{"[*, 2, 3]", "rank"},
-                     [&] { (void)all_gather_ddp_if_available(mine, &group); });
-        expect_usable(group);
-      });
-}
-
-TEST_P(GatherSemantics, ANinthDimensionIsRefusedByAll) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer mine(group, DType::f32, {1, 1, 1, 1, 1, 1, 1, 1});
-    expect_error(Errc::invalid_argument, {"9 dimensions", "8"},
-                 [&] { (void)all_gather_ddp_if_available(mine, &group); });
-    expect_usable(group);
-  });
 }
 
 }  // namespace

@@ -55,10 +55,10 @@ TEST_P(GatherMatrix, AllGatherRowsKeepsRankOrder) {
         const Buffer in(group, mine);
         const auto unknown = all_gather_rows(group, in);
         EXPECT_TRUE(same_bits(content_of(group, unknown.data), want));
-        EXPECT_EQ(unknown.layout, rows);
+        EXPECT_EQ(unknown.rows, rows);
         const auto known = all_gather_rows(group, in, rows);
         EXPECT_TRUE(same_bits(content_of(group, known.data), want));
-        EXPECT_EQ(known.layout, rows);
+        EXPECT_EQ(known.rows, rows);
         EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
       });
     }
@@ -83,7 +83,7 @@ TEST_P(GatherMatrix, SeveralArraysShareOneExchange) {
       const auto known = all_gather_rows(group, locals, rows);
       for (const auto* all : {&unknown, &known}) {
         ASSERT_EQ(all->data.size(), 3U);
-        EXPECT_EQ(all->layout, rows);
+        EXPECT_EQ(all->rows, rows);
         EXPECT_TRUE(same_bits(content_of(group, all->data[0]), concat(parts)));
         EXPECT_TRUE(same_bits(content_of(group, all->data[1]), concat(scalars)));
         EXPECT_TRUE(same_bits(content_of(group, all->data[2]), concat(wide)));
@@ -155,10 +155,10 @@ TEST_P(GatherMatrix, PaddedRowsAreFollowedByTheFill) {
         const Buffer in(group, parts[index(group.rank())]);
         const auto unknown = all_gather_padded(group, in, fill);
         EXPECT_TRUE(same(content_of(group, unknown.data), want));
-        EXPECT_EQ(unknown.layout, rows);
+        EXPECT_EQ(unknown.rows, rows);
         const auto known = all_gather_padded(group, in, fill, rows);
         EXPECT_TRUE(same(content_of(group, known.data), want));
-        EXPECT_EQ(known.layout, rows);
+        EXPECT_EQ(known.rows, rows);
       });
     }
 }
@@ -179,7 +179,7 @@ TEST_P(GatherMatrix, GatherRowsAndScatterRowsAreEachOthersReverse) {
         const Buffer in(group, mine);
         for (const RowLayout& given : {RowLayout(), rows}) {
           const auto all = gather_rows(group, in, root, given);
-          EXPECT_EQ(all.layout, rows);
+          EXPECT_EQ(all.rows, rows);
           EXPECT_TRUE(same_bits(content_of(group, all.data), at_root ? want : Array(dtype(), {0})));
         }
         const Buffer whole(group, want);
@@ -227,7 +227,7 @@ TEST_P(Gathering, AZeroDimensionalArrayIsOneRow) {
     for (const RowLayout& given : {RowLayout(), rows}) {
       const auto all = all_gather_rows(group, mine, given);
       EXPECT_TRUE(same(content_of(group, all.data), want));
-      EXPECT_EQ(all.layout, rows);
+      EXPECT_EQ(all.rows, rows);
       const auto block = all_gather_padded(group, mine, 0, given);
       EXPECT_TRUE(same(content_of(group, block.data), want.reshaped({group.size(), 1})));
       const auto rooted = gather_rows(group, mine, 0, given);
@@ -246,7 +246,7 @@ TEST_P(Gathering, RowsOfNoBytesAreCounted) {
     const auto all = all_gather_rows(group, mine);
     const std::int64_t n = group.size();
     EXPECT_EQ(all.data.shape(), (Shape{n * (n + 1) / 2, 0}));
-    EXPECT_EQ(all.layout.max(), n);
+    EXPECT_EQ(all.rows.max(), n);
   });
 }
 

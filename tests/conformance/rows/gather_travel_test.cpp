@@ -96,10 +96,10 @@ TEST_P(GatherTravel, AnyLayoutGivesTheRowsInRankOrder) {
           fmt::format("rows {} of {}", to_string(rowed.layout), to_string(rowed.row_shape)));
       const Buffer out(group, DType::u8, want.shape());
       all_gather_rows(group, in, out, rows);
-      EXPECT_TRUE(same_bits(out.read(), want)) << "with a layout";
+      EXPECT_TRUE(same_bits(out.read(), want)) << "with rows";
       const auto unknown = all_gather_rows(group, in);
       EXPECT_TRUE(same_bits(content_of(group, unknown.data), want)) << "without one";
-      EXPECT_EQ(unknown.layout, rows);
+      EXPECT_EQ(unknown.rows, rows);
       EXPECT_TRUE(same_bits(in.read(), mine)) << "the input was changed";
     });
   }
@@ -203,13 +203,13 @@ TEST_P(GatherTravelOfSeveral, NothingTravelsButTheRows) {
         };
         heard.clear();
         (void)all_gather_rows(group, local, rows);
-        expect_clean("all_gather_rows with a layout");
+        expect_clean("all_gather_rows with rows");
         (void)all_gather_padded(group, local, 0, rows);
         ASSERT_EQ(heard.size(), 1U);
         std::string padding = text;
         padding.resize(static_cast<std::size_t>(rows.max() * row_bytes), '\0');
         EXPECT_EQ(heard[0], padding);
-        expect_clean("all_gather_padded with a layout");
+        expect_clean("all_gather_padded with rows");
         (void)all_gather_rows(group, local);
         expect_clean("all_gather_rows");
         (void)gather_all_tensors(group, local);

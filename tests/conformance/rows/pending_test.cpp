@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, PendingGathers, testing::ValuesIn(worlds_of_sev
 
 void expect_same(ProcessGroup& group, const GatheredRows& got, const GatheredRows& want) {
   EXPECT_TRUE(same_bits(content_of(group, got.data), content_of(group, want.data)));
-  EXPECT_EQ(got.layout, want.layout);
+  EXPECT_EQ(got.rows, want.rows);
 }
 
 TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
@@ -52,7 +52,7 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
         const Buffer whole(group, wholes[index(group.rank())]);
         const int root = group.size() - 1;
         for (const RowLayout& known : {RowLayout(), rows}) {
-          SCOPED_TRACE(known.ranks() == 0 ? "without a layout" : "with a layout");
+          SCOPED_TRACE(known.ranks() == 0 ? "without rows" : "with rows");
           auto all = all_gather_rows_async(group, in, known);
           auto padded = all_gather_padded_async(group, in, 7, known);
           auto at_root = gather_rows_async(group, in, root, known);
@@ -63,11 +63,11 @@ TEST_P(GatherPending, GivesWhatTheBlockingFormGives) {
           const PaddedRows blocks = padded.get();
           const GatheredRows gathered = all.get();
           EXPECT_TRUE(same_bits(content_of(group, gathered.data), concat(parts)));
-          EXPECT_EQ(gathered.layout, rows);
+          EXPECT_EQ(gathered.rows, rows);
           expect_same(group, rooted, gather_rows(group, in, root, known));
           const PaddedRows want = all_gather_padded(group, in, 7, known);
           EXPECT_TRUE(same_bits(content_of(group, blocks.data), content_of(group, want.data)));
-          EXPECT_EQ(blocks.layout, rows);
+          EXPECT_EQ(blocks.rows, rows);
           const Tensor want_sum = reduce_scatter_rows(group, whole, rows);
           EXPECT_TRUE(same_bits(content_of(group, sum), content_of(group, want_sum)));
         }
@@ -138,7 +138,7 @@ TEST_P(GatherPending, RefusalsAreThrownByTheCall) {
     const auto expect_bad = [&](const std::vector<std::string>& texts, const auto& call) {
       expect_error(Errc::invalid_argument, texts, call);
     };
-    const std::string says = "the layout gives 3 for rank " + std::to_string(group.rank());
+    const std::string says = "the argument rows gives 3 for rank " + std::to_string(group.rank());
     expect_bad({says}, [&] { (void)all_gather_rows_async(group, in, more); });
     expect_bad({says}, [&] { (void)all_gather_padded_async(group, in, 0, more); });
     expect_bad({says}, [&] { (void)gather_rows_async(group, in, 0, more); });

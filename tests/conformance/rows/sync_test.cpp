@@ -11,16 +11,8 @@
 #include "conformance/observed.hpp"
 #include "support/dtypes.hpp"
 
-// The edge cases of PyTorch Lightning's sync_ddp, and the choices of this library where versions of
-// Lightning disagree: before 2.2 a mean was a new array, and max, min and unknown names were once
-// sums.
-
 namespace tutti::test {
 namespace {
-
-using Kind = ReduceOp::Kind;
-
-constexpr auto allowed = "sum, mean, avg, max, min, prod, product";
 
 class Sync : public testing::TestWithParam<World> {
  protected:
@@ -32,286 +24,28 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Sync, testing::ValuesIn(worlds()), CaseName());
 class SyncOfSeveral : public Sync {};
 INSTANTIATE_TEST_SUITE_P(Worlds, SyncOfSeveral, testing::ValuesIn(worlds_of_several()), CaseName());
 
-class SyncComparing : public Sync {};
-INSTANTIATE_TEST_SUITE_P(Worlds, SyncComparing, testing::ValuesIn(worlds_that_compare()),
-                         CaseName());
-
-/// The result is the input: the same array, with the new value.
-void expect_in_place(const MaybeOwned& result, const Buffer& input) {
-  EXPECT_EQ(result.data(), input.view().data);
-  EXPECT_EQ(result.dtype(), input.view().dtype);
-  EXPECT_EQ(result.shape(), input.view().shape);
-  EXPECT_TRUE(result.is_input());
-}
-
-/// True if the backend does not reduce such arrays and refuses them by name.
-bool is_refused(ProcessGroup& group, const Buffer& data, const SyncOp& op) {
-  const auto kind = op.reduce().kind;
-  const auto dtype = data.view().dtype;
-  const bool no_call = group.size() == 1 && kind != Kind::premul_sum;
-  if (no_call || reduces(group.backend(), dtype, kind)) return false;
-  expect_error(Errc::unsupported, {std::string(name_of(kind)), std::string(name_of(dtype))},
-               [&] { sync_ddp(data, &group, op); });
-  return true;
-}
-
-template <typename T>
-Array pair_of(double first, double second) {
-  return array_of<T>({static_cast<T>(first), static_cast<T>(second)});
-}
-
-// Rank r holds [r + 1, 2 (r + 1)]: with two ranks [1, 2] and [2, 4].
-struct Column {
-  double sum, product, max, mean;
-};
-constexpr std::array<Column, 4> columns_of_first{
-    {{1, 1, 1, 1}, {3, 2, 2, 1.5}, {6, 6, 3, 2}, {10, 24, 4, 2.5}}};
-
-template <typename T>
-class Example {
- public:
-  explicit Example(ProcessGroup& group)
-      : data(group, pair_of<T>(group.rank() + 1, 2 * (group.rank() + 1))),
-        is(columns_of_first[index(group.size() - 1)]),
-        size(group.size()) {}
-
-  Array sum() const { return pair_of<T>(is.sum, 2 * is.sum); }
-  Array max() const { return pair_of<T>(is.max, 2 * is.max); }
-  Array min() const { return pair_of<T>(1, 2); }
-  Array product() const { return pair_of<T>(is.product, std::ldexp(is.product, size)); }
-  Array mean() const { return pair_of<T>(std::trunc(is.mean), 2 * is.mean); }
-
-  Buffer data;
-  Column is;
-  int size;
-};
-
-TEST_P(Sync, NoOpIsTheSumAsDocumented) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Example<float> a(group);
-    expect_in_place(sync_ddp(a.data, &group), a.data);
-    EXPECT_TRUE(same(a.data.read(), a.sum()));
-    const Example<std::int64_t> b(group);
-    expect_in_place(sync_ddp(b.data, &group, {}), b.data);
-    EXPECT_TRUE(same(b.data.read(), b.sum()));
-    const Example<double> c(group);
-    const char* none = nullptr;
-    expect_in_place(sync_ddp(c.data, &group, none), c.data);
-    EXPECT_TRUE(same(c.data.read(), c.sum()));
-  });
-}
-
-struct Name {
-  const char* text;
-  Kind kind;
-};
-constexpr Name op_names[] = {
-    {"sum", Kind::sum},      {"Sum", Kind::sum},     {"SUM", Kind::sum},   {"mean", Kind::avg},
-    {"Mean", Kind::avg},     {"MEAN", Kind::avg},    {"avg", Kind::avg},   {"Avg", Kind::avg},
-    {"AVG", Kind::avg},      {"max", Kind::max},     {"MAX", Kind::max},   {"min", Kind::min},
-    {"Min", Kind::min},      {"prod", Kind::prod},   {"PROD", Kind::prod}, {"Prod", Kind::prod},
-    {"product", Kind::prod}, {"PRODUCT", Kind::prod}};
-
-// Lightning's own test asks for `result is tensor` with long, int, float and half.
-TEST_P(Sync, EveryNameReducesInPlace) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const DType dtype : {DType::i64, DType::i32, DType::f32, DType::f16})
-      for (const Name& name : op_names) {
-        SCOPED_TRACE(std::string(name.text) + " of " + std::string(name_of(dtype)));
-        const auto inputs = make_inputs(dtype, {3, 2}, group.size(), Fill::exact, name.kind);
-        const Buffer data(group, inputs[index(group.rank())]);
-        if (is_refused(group, data, name.text)) continue;
-        expect_in_place(sync_ddp(data, &group, name.text), data);
-        EXPECT_TRUE(same(data.read(), reduce_in_order(name.kind, inputs)));
-      }
-  });
-}
-
-TEST_P(Sync, EveryEnumeratorIsUsedAsItIsForEveryDType) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const auto scales = make_scales(group.size(), Fill::exact);
-    for (const DType dtype : all_dtypes)
-      for (const Kind kind : kinds_of(dtype)) {
-        SCOPED_TRACE(std::string(name_of(kind)) + " of " + std::string(name_of(dtype)));
-        const auto inputs = make_inputs(dtype, {5}, group.size(), Fill::exact, kind);
-        const Buffer data(group, inputs[index(group.rank())]);
-        const ReduceOp op = op_of(kind, scales, group.rank());
-        if (is_refused(group, data, op)) continue;
-        expect_in_place(sync_ddp(data, &group, op), data);
-        EXPECT_TRUE(same(data.read(), reduce_in_order(kind, inputs, scales)));
-      }
-  });
-}
-
-// -3 / 2 is -1, not -2 as with a shift or a floor.
-TEST_P(Sync, TheMeanOfIntegersTruncatesTowardZero) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const DType dtype : {DType::i8, DType::i32, DType::i64})
-      visit_dtype(dtype, [&]<typename T>() {
-        if constexpr (std::is_integral_v<T>) {
-          // One column per sum; rank 0 adds the remainder.
-          Array mine(dtype, {19});
-          Array want(dtype, {19});
-          const int others = group.size() - 1;
-          for (int sum = -9; sum <= 9; ++sum) {
-            mine.put<T>(sum + 9, static_cast<T>(group.rank() == 0 ? sum + 5 * others : -5));
-            const int magnitude = std::abs(sum) / group.size();
-            want.put<T>(sum + 9, static_cast<T>(sum < 0 ? -magnitude : magnitude));
-          }
-          const Buffer data(group, mine);
-          if (is_refused(group, data, "mean")) return;
-          sync_ddp(data, &group, "mean");
-          EXPECT_TRUE(same(data.read(), want)) << name_of(dtype);
-        }
-      });
-  });
-}
-
-TEST_P(Sync, UnknownNamesAreRefusedWithThoseThatThereAre) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Array mine = array_of<std::int32_t>({group.rank() + 1, 7});
-    for (const char* name : {"", "medain", "sum ", "summe", "premul_sum", "none", "m\xC3\x84X"}) {
-      SCOPED_TRACE(name);
-      const Buffer data(group, mine);
-      const Error error = expect_error(
-          Errc::invalid_argument, {"sync_ddp", "'" + std::string(name) + "' is unknown", allowed},
-          [&] { sync_ddp(data, &group, name); });
-      EXPECT_EQ(error.where().group, group.name());
-      EXPECT_EQ(error.where().rank, group.rank());
-      EXPECT_TRUE(same(data.read(), mine)) << "the input was changed";
-      expect_error(Errc::invalid_argument, {name, allowed},
-                   [&] { sync_ddp_if_available(data, &group, name); });
-    }
-    expect_usable(group);
-  });
-}
-
-TEST_P(Sync, BitwiseOperationsHaveNoName) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer data(group, array_of<std::int32_t>({group.rank() + 1}));
-    for (const char* name : {"band", "BOR", "bxor"})
-      expect_error(Errc::invalid_argument, {name, allowed}, [&] { sync_ddp(data, &group, name); });
-    if (is_refused(group, data, ReduceOp::bor)) return;
-    sync_ddp(data, &group, ReduceOp::bor);
-    const std::array<std::int32_t, 4> want{1, 3, 3, 7};
-    EXPECT_TRUE(same(data.read(), array_of<std::int32_t>({want[index(group.size() - 1)]})));
-  });
-}
-
-TEST_P(SyncComparing, ANameThatOneRankMakesUpIsAnErrorOnAll) {
-  for (int wrong = 0; wrong < size(); ++wrong)
-    on_ranks(world(), [&](ProcessGroup& group) {
-      const Buffer data(group, array_of<float>({1}));
-      if (group.rank() == wrong)
-        expect_error(Errc::invalid_argument, {"'medain'", allowed},
-                     [&] { sync_ddp(data, &group, "medain"); });
-      else
-        expect_error(Errc::mismatch, {"rank " + std::to_string(wrong), "refused", "reduce op"},
-                     [&] { sync_ddp(data, &group, "mean"); });
-      expect_usable(group);
-    });
-}
-
-TEST_P(Sync, IsOneCall) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    for (const char* name : {"sum", "mean", "max"}) {
-      const Buffer data(group, array_of<float>({2, 3}));
-      if (is_refused(group, data, name)) continue;
-      const auto before = calls_of(group);
-      sync_ddp(data, &group, name);
-      EXPECT_EQ(calls_of(group), before + 1) << name << ": there is no barrier";
-    }
-    const auto before = calls_of(group);
-    EXPECT_EQ(sync_ddp(1.0, &group), group.size());
-    EXPECT_EQ(calls_of(group), before + 1);
-  });
-}
-
-TEST_P(Sync, WithoutAGroupNothingIsTouchedAndTheOpIsNotLookedAt) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Array mine = array_of<std::int64_t>({1, 2});
-    const Buffer data(group, mine);
-    const auto before = calls_of(group);
-    for (const char* op : {"sum", "mean", "no such thing", ""}) {
-      expect_in_place(sync_ddp_if_available(data, nullptr, op), data);
-      EXPECT_TRUE(same(data.read(), mine));
-    }
-    EXPECT_EQ(sync_ddp_if_available(2.5, nullptr, "no such thing"), 2.5);
-    EXPECT_EQ(sync_ddp_if_available(7, nullptr, "no such thing"), 7);
-    EXPECT_EQ(calls_of(group), before);
-  });
-}
-
-TEST_P(Sync, ANullGroupIsRefusedUnlessItMayBeMissing) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Array mine = array_of<std::int64_t>({1, 2});
-    const Buffer data(group, mine);
-    const auto expect_refused = [](const std::function<void()>& call) {
-      expect_error(Errc::not_initialized, {"sync_ddp: the group is null", "sync_ddp_if_available"},
-                   call);
-    };
-    expect_refused([&] { sync_ddp(data, nullptr, "mean"); });
-    expect_refused([] { (void)sync_ddp(1.0, nullptr); });
-    expect_refused([] { (void)sync_ddp(1, nullptr); });
-    EXPECT_TRUE(same(data.read(), mine));
-  });
-}
-
-TEST_P(Sync, WithAGroupIfAvailableIsTheSame) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Example<float> example(group);
-    expect_in_place(sync_ddp_if_available(example.data, &group, "mean"), example.data);
-    EXPECT_TRUE(same(example.data.read(), pair_of<float>(example.is.mean, 2 * example.is.mean)));
-    const Example<std::int32_t> bits(group);
-    expect_in_place(sync_ddp_if_available(bits.data, &group, ReduceOp::max), bits.data);
-    EXPECT_TRUE(same(bits.data.read(), bits.max()));
-    const Example<std::int32_t> sum(group);
-    expect_in_place(sync_ddp_if_available(sum.data, &group), sum.data);
-    EXPECT_TRUE(same(sum.data.read(), sum.sum()));
-    const int n = group.size();
-    EXPECT_EQ(sync_ddp_if_available(0.5, &group), 0.5 * n);
-    EXPECT_EQ(sync_ddp_if_available(3, &group, "max"), 3);
-  });
-}
-
 TEST_P(Sync, NumbersComeBackAsNumbers) {
   on_ranks(world(), [](ProcessGroup& group) {
     const int n = group.size();
     const int rank = group.rank();
-    EXPECT_EQ(sync_ddp(0.25 * (rank + 1), &group), 0.125 * n * (n + 1));
-    EXPECT_EQ(sync_ddp(0.5 * rank, &group, "mean"), 0.25 * (n - 1));
-    EXPECT_EQ(sync_ddp(1.5F, &group, "max"), 1.5);
-    EXPECT_EQ(sync_ddp(rank + 1, &group), n * (n + 1) / 2);
-    EXPECT_EQ(sync_ddp(rank, &group, "max"), n - 1);
-    EXPECT_EQ(sync_ddp(1 << rank, &group, ReduceOp::bor), (1 << n) - 1);
+    const auto before = calls_of(group);
+    EXPECT_EQ(all_reduce_number(group, 0.25 * (rank + 1)), 0.125 * n * (n + 1));
+    EXPECT_EQ(calls_of(group), before + 1);
+    EXPECT_EQ(all_reduce_number(group, 0.5 * rank, ReduceOp::avg), 0.25 * (n - 1));
+    EXPECT_EQ(all_reduce_number(group, 1.5F, ReduceOp::max), 1.5);
+    EXPECT_EQ(all_reduce_number(group, 8.0, ReduceOp::premul(0.5 * (rank + 1))), 2 * n * (n + 1));
+    EXPECT_EQ(all_reduce_number(group, rank + 1), n * (n + 1) / 2);
+    EXPECT_EQ(all_reduce_number(group, rank, ReduceOp::max), n - 1);
+    EXPECT_EQ(all_reduce_number(group, 1 << rank, ReduceOp::bor), (1 << n) - 1);
     // Not converted to double, which has 53 bits.
     constexpr std::int64_t large = (std::int64_t{1} << 53) + 1;
-    EXPECT_EQ(sync_ddp(large, &group), large * n);
-    EXPECT_EQ(sync_ddp_if_available(large, &group, "min"), large);
-    EXPECT_EQ(sync_ddp_if_available(large, nullptr), large);
-    EXPECT_EQ(sync_ddp(-3, &group, "mean"), -3);
-    expect_error(Errc::invalid_argument, {"'mode'", allowed},
-                 [&] { (void)sync_ddp(1.0, &group, "mode"); });
-  });
-}
-
-TEST_P(Sync, OnlyAScaleChangesTheInputOfOneRank) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const double scale = 0.5 * (group.rank() + 1);
-    const Buffer data(group, array_of<double>({8}));
-    sync_ddp(data, &group, ReduceOp::premul(scale));
-    const int n = group.size();
-    EXPECT_TRUE(same(data.read(), array_of<double>({2.0 * n * (n + 1)})));
-  });
-}
-
-TEST_P(Sync, EmptyAndZeroDimensionalArraysAreArraysToo) {
-  on_ranks(world(), [](ProcessGroup& group) {
-    const Buffer none(group, DType::f32, {0, 3});
-    expect_in_place(sync_ddp(none, &group, "mean"), none);
-    const Buffer one(group, array_of<double>({2}).reshaped({}));
-    expect_in_place(sync_ddp(one, &group), one);
-    EXPECT_TRUE(same(one.read(), array_of<double>({2.0 * group.size()}).reshaped({})));
+    EXPECT_EQ(all_reduce_number(group, large), large * n);
+    EXPECT_EQ(all_reduce_number(group, large, ReduceOp::min), large);
+    // -3 / 2 is -1, not -2 as with a shift or a floor.
+    EXPECT_EQ(all_reduce_number(group, rank == 0 ? -3 : 0, ReduceOp::avg), -3 / n);
+    expect_error(Errc::invalid_argument, {"all_reduce_number", "bor", "floats"},
+                 [&] { (void)all_reduce_number(group, 1.0, ReduceOp::bor); });
+    expect_usable(group);
   });
 }
 

@@ -74,10 +74,10 @@ TEST_P(AllToAll, SendsBlockJOfRankIToRankJ) {
 
         const auto unknown = all_to_all_rows(group, in, send_rows);
         EXPECT_TRUE(same_bits(content_of(group, unknown.data), want)) << "of unknown counts";
-        EXPECT_EQ(unknown.layout, RowLayout(recv_rows));
+        EXPECT_EQ(unknown.rows, RowLayout(recv_rows));
         const auto pending = all_to_all_rows_async(group, in, send_rows).get();
         EXPECT_TRUE(same_bits(content_of(group, pending.data), want)) << "asynchronously";
-        EXPECT_EQ(pending.layout, RowLayout(recv_rows));
+        EXPECT_EQ(pending.rows, RowLayout(recv_rows));
 
         if (send != matrices(size)[0]) return;
         for (const Rows& rows : {Rows(), Rows(3)}) {

@@ -273,7 +273,8 @@ TEST_P(ReduceSemantics, WhatHasNoMeaningIsRefusedByName) {
         const Errc code = is_complex(dtype) ? Errc::unsupported : Errc::invalid_argument;
         const Buffer all(group, dtype, {2 * group.size()});
         const Buffer part(group, dtype, {2});
-        const std::vector<std::string> texts{std::string(name_of(kind))};
+        std::vector<std::string> texts{std::string(name_of(kind)), std::string(name_of(dtype))};
+        if (is_complex(dtype)) texts.emplace_back("complex numbers support only sum, avg");
         const CallOptions options{.integer_avg = true};
         expect_error(code, texts, [&] { group.all_reduce(all, op, options); });
         expect_error(code, texts, [&] { group.reduce(part, part, 0, op, options); });
@@ -286,6 +287,8 @@ TEST_P(ReduceSemantics, WhatHasNoMeaningIsRefusedByName) {
     const Buffer part(group, DType::f32, {2});
     expect_error(Errc::invalid_argument, {"avg", "scan"},
                  [&] { group.scan(part, part, ReduceOp::avg); });
+    expect_error(Errc::invalid_argument, {"avg", "exclusive_scan"},
+                 [&] { group.exclusive_scan(part, part, ReduceOp::avg); });
     expect_usable(group);
   });
 }

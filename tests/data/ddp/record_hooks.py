@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 SHAPES = ((10, 6), (7,), (5, 2, 4), (3, 2))
-STEPS = 6
+STEPS = 5
 FORMS = {"power_sgd": powerSGD_hook.powerSGD_hook, "batched_power_sgd": powerSGD_hook.batched_powerSGD_hook,
          "fp16": default_hooks.fp16_compress_hook,
          "fp16_power_sgd": default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)}

@@ -3,11 +3,9 @@ record_queue.py > queue.txt
 
 A line per sequence, `sequence` loss dtype options as key=value, and then one per call: call (or `reset` before it) and
 `train` or `eval`; N, C; logits; targets; the loss of each class (empty when there is one number); the loss; the gradient of
-the loss or of the sum of `each`; which rows are iid (empty: all); in the last sequences also the weights of the rows (empty:
+the loss or of the sum of `each`; which rows are iid (empty: all); in some sequences also the weights of the rows (empty:
 none given).
 """
-import contextlib
-import io
 import random
 import warnings
 
@@ -16,48 +14,40 @@ from imbalanced_losses import PAUCAtBudgetLoss, RecallAtQuantileLoss, SmoothAPLo
 from record_reference import DTYPES, labels, numbers, scores, weights
 
 warnings.simplefilter("ignore")
-random.seed(21)
+random.seed(24565)  # make() draws every value of every option, and for each loss both types and all reductions.
 torch.manual_seed(21)
 INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 
 
-def make(loss, classes, queue, reduction):
-    """A module and its options."""
+def make(loss):
+    """A module, and its dtype, classes and options."""
+    dtype, classes = random.choice(tuple(DTYPES)), random.choice((1, 3))
+    queue, reduction = random.choice((1, 4, 10, 25)), random.choice(("mean", "sum", "none"))
     how = random.choice(INTERPOLATIONS)
+    options = {"queue": queue, "reduction": reduction}
     if loss == "smooth_ap":
         temperature = random.choice((0.01, 0.3))
-        return SmoothAPLoss(classes, queue_size=queue, temperature=temperature, reduction=reduction), {
-            "temperature": temperature}
+        module = SmoothAPLoss(classes, queue_size=queue, temperature=temperature, reduction=reduction)
+        return module, dtype, classes, options | {"temperature": temperature}
     if loss == "recall_at_quantile":
         quantile = random.choice((0.005, 0.1, 0.25, 0.5, 0.9))
-        return RecallAtQuantileLoss(classes, quantile=quantile, queue_size=queue, temperature=0.3, reduction=reduction,
-                                    quantile_interpolation=how), {
-            "temperature": 0.3, "quantile": quantile, "interpolation": how}
+        module = RecallAtQuantileLoss(classes, quantile=quantile, queue_size=queue, temperature=0.3, reduction=reduction,
+                                      quantile_interpolation=how)
+        return module, dtype, classes, options | {"temperature": 0.3, "quantile": quantile, "interpolation": how}
     alpha, beta = random.choice(((0.0, 0.005), (0.1, 0.6), (0.0, 1.0)))
     surrogate = random.choice(("trapezoid", "pairwise"))
     scale = random.choice(("iqr", "band"))
     basis = random.choice(("fpr", "population"))
     positives = random.choice(("pool", "live"))
-    return PAUCAtBudgetLoss(classes, alpha=alpha, beta=beta, surrogate=surrogate, n_knots=3, tau_scale=scale,
-                            budget_basis=basis, pos_numerator=positives, queue_size=queue, reduction=reduction,
-                            quantile_interpolation=how), {
+    module = PAUCAtBudgetLoss(classes, alpha=alpha, beta=beta, surrogate=surrogate, n_knots=3, tau_scale=scale,
+                              budget_basis=basis, pos_numerator=positives, queue_size=queue, reduction=reduction,
+                              quantile_interpolation=how)
+    return module, dtype, classes, options | {
         "temperature": 0.1, "alpha": alpha, "beta": beta, "surrogate": surrogate, "scale": scale, "basis": basis,
         "positives": positives, "knots": 3, "interpolation": how}
 
 
-def targets_of(loss, rows, classes, plain):
-    """plain: no row is ignored."""
-    targets = labels(rows, classes)
-    if plain:
-        return torch.where(targets == -100, torch.tensor(0), targets)
-    if random.random() < 0.15:
-        return torch.full((rows,), -100)
-    if loss != "recall_at_quantile" and classes > 1 and random.random() < 0.3:  # A negative of all.
-        return torch.where(torch.rand(rows) < 0.2, torch.tensor(7), targets)
-    return targets
-
-
-def call(module, loss, dtype, classes, plain, weighted):
+def call(module, loss, dtype, classes, weighted):
     rows = random.choice((0, 1, 3, 5, 9, 14))
     words = []
     if random.random() < 0.08:
@@ -65,12 +55,11 @@ def call(module, loss, dtype, classes, plain, weighted):
         words.append("reset")
     module.train(random.random() < 0.75)
     words.append("train" if module.training else "eval")
-    # Without padding, everything is compared with a queue of doubles too, so scores must be floats.
-    logits = scores(rows, classes)
-    logits = (logits.float() if plain else logits).to(DTYPES[dtype]).requires_grad_()
-    targets = targets_of(loss, rows, classes, plain)
+    # The package keeps floats and the places of ignored rows: scores are floats, and no row is ignored.
+    logits = scores(rows, classes).float().to(DTYPES[dtype]).requires_grad_()
+    targets = labels(rows, classes).clamp(min=0)
     iid = torch.rand(rows) < 0.8 if loss == "p_auc_at_budget" and random.random() < 0.5 else None
-    empty = bool((targets == -100).all()) and not (module._queue._q_targets != -100).any()
+    empty = rows == 0 and not (module._queue._q_targets != -100).any()
     weight = weights(rows) if weighted and random.random() < 0.6 else None
     value = module(logits, targets, iid, sample_weight=weight)
     each = value.detach().flatten().tolist() if value.ndim and not empty else []
@@ -84,24 +73,9 @@ def call(module, loss, dtype, classes, plain, weighted):
           f"{'' if weight is None else ';' + numbers(weight.tolist(), 'f32')}")
 
 
-def main(weighted):
-    for loss, repeats in (("smooth_ap", 3), ("recall_at_quantile", 3), ("p_auc_at_budget", 6)):
-        repeats = 1 if weighted else repeats
-        for dtype in DTYPES:
-            for classes in (1, 3):
-                for plain in (True, False):
-                    for _ in range(repeats):
-                        queue = random.choice((1, 4, 10, 25))
-                        reduction = random.choice(("mean", "sum", "none"))
-                        module, options = make(loss, classes, queue, reduction)
-                        options |= {"queue": queue, "reduction": reduction, "plain": int(plain)}
-                        # The others, whose ignored rows take places in the queue, only draw random numbers.
-                        with contextlib.nullcontext() if plain else contextlib.redirect_stdout(io.StringIO()):
-                            print("sequence", loss, dtype, *(f"{name}={value}" for name, value in options.items()))
-                            for _ in range(5 if weighted else 7):
-                                call(module, loss, dtype, classes, plain, weighted)
-
-
 if __name__ == "__main__":
-    main(weighted=False)
-    main(weighted=True)
+    made = [(loss, *make(loss)) for loss in ["smooth_ap"] * 3 + ["recall_at_quantile"] * 5 + ["p_auc_at_budget"] * 6]
+    for index, (loss, module, dtype, classes, options) in enumerate(made):
+        print("sequence", loss, dtype, *(f"{name}={value}" for name, value in options.items()))
+        for _ in range(6):
+            call(module, loss, dtype, classes, weighted=index % 3 == 2)

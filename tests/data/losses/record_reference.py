@@ -59,65 +59,62 @@ def labels(rows, classes):
 
 
 def ranking():
-    for dtype in DTYPES:
-        for classes in (1, 3):
-            for rows in (2, 5, 9):
-                for reduction in ("mean", "sum", "none"):
-                    for temperature in (0.01, 0.3):
-                        logits, targets = scores(rows, classes), labels(rows, classes)
-                        if (targets == -100).all():
-                            continue  # "none" of an empty pool is a defect of the package.
-                        options = {"temperature": temperature, "reduction": reduction}
-                        record("smooth_ap", dtype, options, logits, targets,
-                               SmoothAPLoss(classes, queue_size=0, temperature=temperature, reduction=reduction))
-                        how = random.choice(("linear", "lower", "higher", "nearest", "midpoint"))
-                        quantile = random.choice((0.005, 0.1, 0.25, 0.5, 0.9))
-                        record("recall_at_quantile", dtype, {**options, "quantile": quantile, "interpolation": how},
-                               logits, targets,
-                               RecallAtQuantileLoss(classes, quantile=quantile, queue_size=0, temperature=temperature,
-                                                    reduction=reduction, quantile_interpolation=how))
+    for classes in (1, 3):
+        for rows in (2, 5, 9):
+            for reduction in ("mean", "sum", "none"):
+                for temperature in (0.01, 0.3):
+                    logits, targets = scores(rows, classes), labels(rows, classes)
+                    if (targets == -100).all():
+                        continue  # "none" of an empty pool is a defect of the package.
+                    options = {"temperature": temperature, "reduction": reduction}
+                    record("smooth_ap", "f64", options, logits, targets,
+                           SmoothAPLoss(classes, queue_size=0, temperature=temperature, reduction=reduction))
+                    how = random.choice(("linear", "lower", "higher", "nearest", "midpoint"))
+                    quantile = random.choice((0.005, 0.1, 0.25, 0.5, 0.9))
+                    record("recall_at_quantile", "f64", {**options, "quantile": quantile, "interpolation": how},
+                           logits, targets,
+                           RecallAtQuantileLoss(classes, quantile=quantile, queue_size=0, temperature=temperature,
+                                                reduction=reduction, quantile_interpolation=how))
 
 
 def p_auc():
-    for dtype in DTYPES:
-        for classes in (1, 3):
-            for surrogate in ("trapezoid", "pairwise"):
-                for scale in ("iqr", "band"):
-                    for basis in ("fpr", "population"):
-                        for alpha, beta in ((0.0, 0.005), (0.1, 0.6), (0.0, 1.0)):
-                            logits, targets = scores(12, classes), labels(12, classes)
-                            iid = torch.rand(12) < 0.8 if random.random() < 0.5 else None
-                            how = random.choice(("linear", "lower", "higher", "nearest", "midpoint"))
-                            knots = random.choice((2, 3, 6))
-                            reduction = random.choice(("mean", "sum", "none"))
-                            options = {"alpha": alpha, "beta": beta, "surrogate": surrogate, "scale": scale, "basis": basis,
-                                       "knots": knots, "temperature": 0.1, "interpolation": how, "reduction": reduction}
-                            record("p_auc_at_budget", dtype, options, logits, targets,
-                                   PAUCAtBudgetLoss(classes, alpha=alpha, beta=beta, surrogate=surrogate, n_knots=knots,
-                                                    tau_scale=scale, budget_basis=basis, queue_size=0, reduction=reduction,
-                                                    quantile_interpolation=how), iid)
+    for classes in (1, 3):
+        for surrogate in ("trapezoid", "pairwise"):
+            for scale in ("iqr", "band"):
+                for basis in ("fpr", "population"):
+                    for alpha, beta in ((0.0, 0.005), (0.1, 0.6), (0.0, 1.0)):
+                        logits, targets = scores(12, classes), labels(12, classes)
+                        iid = torch.rand(12) < 0.8 if random.random() < 0.5 else None
+                        how = random.choice(("linear", "lower", "higher", "nearest", "midpoint"))
+                        knots = random.choice((2, 3, 6))
+                        reduction = random.choice(("mean", "sum", "none"))
+                        options = {"alpha": alpha, "beta": beta, "surrogate": surrogate, "scale": scale, "basis": basis,
+                                   "knots": knots, "temperature": 0.1, "interpolation": how, "reduction": reduction}
+                        record("p_auc_at_budget", "f64", options, logits, targets,
+                               PAUCAtBudgetLoss(classes, alpha=alpha, beta=beta, surrogate=surrogate, n_knots=knots,
+                                                tau_scale=scale, budget_basis=basis, queue_size=0, reduction=reduction,
+                                                quantile_interpolation=how), iid)
 
 
 def focal():
-    for dtype in DTYPES:
-        for reduction in ("mean", "sum", "none"):
-            for gamma in (0.0, 1.0, 2.0, 3.5):
-                for alpha in (0.25, 0.9, -1):
-                    logits = 3 * scores(4, 2)
-                    targets = torch.randint(0, 2, (4, 2)).to(DTYPES[dtype])
-                    record("sigmoid_focal", dtype, {"alpha": alpha, "gamma": gamma, "reduction": reduction}, logits,
-                           targets, SigmoidFocalLoss(alpha=alpha, gamma=gamma, reduction=reduction))
-        for reduction in ("mean", "mean_positive", "sum", "none"):
-            for gamma in (0.0, 1.0, 2.0):
-                for smoothing in (0.0, 0.2):
-                    alpha = random.choice((None, [0.5, 1.0, 2.0]))
-                    background = random.choice((0, 2))
-                    options = {"gamma": gamma, "smoothing": smoothing, "background": background, "reduction": reduction}
-                    if alpha:
-                        options["alpha"] = ",".join(f"{a:g}" for a in alpha)
-                    record("softmax_focal", dtype, options, 3 * scores(5, 3), labels(5, 3),
-                           SoftmaxFocalLoss(alpha=alpha, gamma=gamma, label_smoothing=smoothing, reduction=reduction,
-                                            background_class=background))
+    for reduction in ("mean", "sum", "none"):
+        for gamma in (0.0, 1.0, 2.0, 3.5):
+            for alpha in (0.25, 0.9, -1):
+                logits = 3 * scores(4, 2)
+                targets = torch.randint(0, 2, (4, 2)).to(torch.float64)
+                record("sigmoid_focal", "f64", {"alpha": alpha, "gamma": gamma, "reduction": reduction}, logits,
+                       targets, SigmoidFocalLoss(alpha=alpha, gamma=gamma, reduction=reduction))
+    for reduction in ("mean", "mean_positive", "sum", "none"):
+        for gamma in (0.0, 1.0, 2.0):
+            for smoothing in (0.0, 0.2):
+                alpha = random.choice((None, [0.5, 1.0, 2.0]))
+                background = random.choice((0, 2))
+                options = {"gamma": gamma, "smoothing": smoothing, "background": background, "reduction": reduction}
+                if alpha:
+                    options["alpha"] = ",".join(f"{a:g}" for a in alpha)
+                record("softmax_focal", "f64", options, 3 * scores(5, 3), labels(5, 3),
+                       SoftmaxFocalLoss(alpha=alpha, gamma=gamma, label_smoothing=smoothing, reduction=reduction,
+                                        background_class=background))
 
 
 def weighted():

@@ -23,8 +23,8 @@ FREE = ["init.hpp", "gather.hpp", "row_layout.hpp", "coalesce.hpp", "sync.hpp", 
         "store/store.hpp", "ddp/hooks.hpp"]
 
 
-VALUES = {"call_options", "cluster", "deadline", "device", "dtype", "error", "grad_scale", "group_options", "half", "log",
-          "losses/loss", "maybe_owned", "memory", "operation", "reduce_op", "registration", "rows", "shape", "tensor",
+VALUES = {"call_options", "cluster", "deadline", "device", "dtype", "error", "format", "grad_scale", "group_options", "half",
+          "log", "losses/loss", "memory", "operation", "reduce_op", "registration", "rows", "shape", "tensor",
           "trace", "training", "tutti", "version"}
 
 

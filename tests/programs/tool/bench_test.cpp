@@ -582,15 +582,14 @@ TEST(Members, ARankThatSendsNoWordIsNamed) {
   options.ranks.reset();
   options.environment = std::make_shared<Told>(0, 2, "memory://silent");
   const auto store = open_store("memory://silent");
-  std::string plan = fingerprint(make_plan(options.request, 2), options, 2);
-  const std::jthread vanishing([store, plan]() mutable {
+  const std::string plan = fingerprint(make_plan(options.request, 2), options, 2);
+  const std::jthread vanishing([store, plan] {
     const ProcessGroup group =
         ProcessGroup::create({.backend = "local", .store = store, .rank = 1, .size = 2});
-    RankInfo info{1, "far", 4411, "cpu", "0", ""};
-    std::vector<int> cpus{0};
-    Message first;  // And never another one.
-    first(info.rank, info.host, info.pid, info.device, info.cpuset, info.model, cpus, plan);
-    store->set("tool/0/1", first.text());
+    const nlohmann::json info{{"rank", 1},       {"host", "far"}, {"pid", 4411},
+                              {"device", "cpu"}, {"cpuset", "0"}, {"model", ""}};
+    const nlohmann::json first{{"info", info}, {"cpus", {0}}, {"plan", plan}};
+    store->set("tool/0/1", to_message(first));  // And never another one.
     (void)store->get("end of the test", 10s);
   });
   Captured out;
@@ -638,6 +637,15 @@ std::size_t columns(const std::string& line) {
   return n;
 }
 
+void expect_narrow(const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    const std::string line = text.substr(at, end - at);
+    EXPECT_LE(columns(line), 80U) << line;
+    at = end + 1;
+  }
+}
+
 TEST(Bench, TheTableStaysWithin80ColumnsAndSaysItsUnits) {
   BenchOptions options = two_ranks(0, {});
   options.format = Format::table;
@@ -650,12 +658,7 @@ TEST(Bench, TheTableStaysWithin80ColumnsAndSaysItsUnits) {
   Captured err;
   ASSERT_EQ(run_bench(options, out.file(), err.file()), Exit::ok);
   const std::string text = out.text();
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = text.find('\n', at);
-    const std::string line = text.substr(at, end - at);
-    EXPECT_LE(columns(line), 80U) << line;
-    at = end + 1;
-  }
+  expect_narrow(text);
   for (const char* part :
        {"1 GB/s = 1e9 B/s", "2 ranks / 1 host", "p50 µs", "all_reduce  f32 avg  out-of-place",
         "1020 B", "left out", "0 wrong elements"})
@@ -670,12 +673,7 @@ TEST(Bench, TheTableOfUnevenRowsStaysWithin80Columns) {
   const std::string several = output_of(options);
   options.request.counts.values.pop_back();
   for (const std::string& text : {several, output_of(options)}) {
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t end = text.find('\n', at);
-      const std::string line = text.substr(at, end - at);
-      EXPECT_LE(columns(line), 80U) << line;
-      at = end + 1;
-    }
+    expect_narrow(text);
     for (const char* part : {"counts last-short", "p50 µs", "0 wrong elements"})
       EXPECT_TRUE(contains(text, part)) << part << "\n" << text;
   }

@@ -1,5 +1,5 @@
-"""Runs `tutti doctor` on machines and ranks with injected faults: doctor_test.py PATH_OF_TUTTI PATH_OF_SKEWED_CLOCK
-[unittest arguments]."""
+"""Runs `tutti doctor` on machines and ranks with injected faults: doctor_test.py PATH_OF_TUTTI [unittest
+arguments]."""
 import json
 import os
 import re
@@ -7,12 +7,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import unittest
 
 from driver import ENVIRONMENT, TUTTI, Program, main, tutti
 
-SKEWED_CLOCK = os.path.abspath(sys.argv.pop(1))
 
 
 def shell(script, **variables):
@@ -39,7 +37,7 @@ class Doctor(Program):
     def test_a_machine_without_a_fault(self):
         done = tutti("doctor")
         self.has_no_problem(done)
-        for area in ("version", "variables", "limits", "cpu", "clock", "memory", "reads", "network", "backends", "launcher",
+        for area in ("version", "variables", "limits", "cpu", "memory", "network", "backends", "launcher",
                      "group"):
             self.assertRegex(done.stdout, rf"(?m)^(ok|warning) +{area} ")
         self.assertNotRegex(done.stdout, r"(?m)^ok +backends +\w+: .*(cannot|not built|sees no)")
@@ -85,8 +83,7 @@ class Doctor(Program):
     def test_a_parent_that_ignores_its_children(self):
         done = subprocess.run([TUTTI, "doctor"], env=ENVIRONMENT, text=True, capture_output=True, timeout=120,
                               preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
-        reads = r"(?m)^(ok|warning) +reads .*$"
-        self.assertEqual(re.search(reads, done.stdout)[0], re.search(reads, tutti("doctor").stdout)[0])
+        self.has_no_problem(done)
 
     def test_an_absent_interface_and_host(self):
         self.finds(tutti("doctor", TUTTI_IFNAME="=nope0"), "problem  network +tcp: .*no interface matches '=nope0'")
@@ -107,7 +104,6 @@ class Doctor(Program):
     def test_ranks_without_a_fault(self):
         done = self.ranks(2, "true")
         self.has_no_problem(done)
-        self.assertRegex(done.stdout, r"(?m)^\[0\] ok +network +each rank can connect")
         self.assertRegex(done.stdout, r"(?m)^\[0\] ok +group +all_reduce of 2 ranks over ")
 
     def test_a_rank_with_another_variable(self):
@@ -123,10 +119,6 @@ class Doctor(Program):
     def test_a_rank_with_other_limits(self):
         self.finds(self.ranks(3, "[ $TUTTI_RANK = 2 ] && ulimit -n 1500"),
                    r"warning  ranks +the limit of open files is '1500' on rank 2 ", code=0)
-
-    def test_a_rank_with_another_clock(self):
-        self.finds(self.ranks(2, f'[ $TUTTI_RANK = 1 ] && export LD_PRELOAD="{SKEWED_CLOCK}"'),
-                   r"warning  clock +rank 1: the clock is [45]\.\d s ahead of that of rank 0", code=0)
 
     def test_a_rank_that_does_not_come(self):
         self.finds(self.ranks(3, "[ $TUTTI_RANK = 2 ] && exec sleep 5"), "problem  ranks +no report of rank 2 within 3 s")
@@ -158,7 +150,7 @@ class Doctor(Program):
         output, errors = ranks[0].communicate(timeout=60)
         ranks[1].communicate(timeout=60)
         self.assertEqual([rank.returncode for rank in ranks], [3, 3], errors)
-        self.assertRegex(output, r"(?m)^problem  network +rank 1: cannot connect to rank 0 at 10\.213\.79\.1, port \d+: ")
+        self.assertRegex(output, r"(?m)^problem  group +rank [01]: .*[cC]onnect")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@
 
 #include "bench_runs.hpp"
 #include "common/compute_loop.hpp"
-#include "common/processor_time.hpp"
 #include "step/models.hpp"
 
 namespace tutti::tool {
@@ -78,6 +77,7 @@ StepOptions two_ranks() {
   StepOptions options;
   options.model = parse_model("uniform:4x4K", DType::f32);
   options.bucket_bytes = {4096};
+  options.compute = std::chrono::nanoseconds(0);
   options.rounds = 3;
   options.ranks = 2;
   options.backend = "local";
@@ -137,7 +137,7 @@ TEST(Step, AWrongElementIsCountedAndNamed) {
   EXPECT_EQ(r.row().at("wrong"), 4);
   const Json& first = r.row().at("first_wrong");
   EXPECT_EQ(first.at("rank"), 1);
-  EXPECT_EQ(first.at("parameter"), "3");
+  EXPECT_EQ(first.at("array"), "3");
   EXPECT_EQ(first.at("index"), 5);
   EXPECT_EQ(std::stod(first.at("got").get<std::string>()),
             std::stod(first.at("expected").get<std::string>()) + 1);

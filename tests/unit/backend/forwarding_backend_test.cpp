@@ -8,8 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include <tutti/process_group.hpp>
-
 #include "support/errors.hpp"
 
 namespace tutti::test {
@@ -110,16 +108,6 @@ TEST(ForwardingBackend, ForwardsEveryFunction) {
 TEST(ForwardingBackend, RefusesNull) {
   expect_error(Errc::invalid_argument, {"ForwardingBackend", "null", "pass a backend"},
                [] { Plain plain(nullptr); });
-}
-
-TEST(ForwardingBackend, DecoratesAGroup) {
-  ProcessGroup group = ProcessGroup::create({.decorate = [](std::unique_ptr<Backend> b) {
-    return std::make_unique<Plain>(std::move(b));
-  }});
-  std::vector<float> values{1, 2};
-  group.all_reduce(values);
-  group.all_reduce_async(values).wait();
-  EXPECT_EQ(values, (std::vector<float>{1, 2}));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
 #include "support/scoped_variables.hpp"
+#include "support/store_over.hpp"
 #include "support/worlds.hpp"
 
 // Properties of checked mode alone: the keys that it leaves in the store, and the errors that it
@@ -31,24 +31,16 @@ namespace tutti::test {
 namespace {
 
 /// A store that lists its keys, and fails on request.
-class WatchedStore final : public Store {
+class WatchedStore final : public ListedStore {
  public:
-  using Store::set;
-  void set(std::string_view key, std::span<const std::byte> value) override {
-    check();
-    base_->set(key, value);
-    note(key, true);
-  }
   std::optional<Bytes> try_get(std::string_view key) override {
-    check();
-    auto value = base_->try_get(key);
+    auto value = ListedStore::try_get(key);
     if (looked) looked(key, value.has_value());
     return value;
   }
   Bytes get(std::string_view key, Deadline deadline) override {
-    check();
     try {
-      auto value = base_->get(key, deadline);
+      auto value = ListedStore::get(key, deadline);
       if (looked) looked(key, true);
       return value;
     } catch (const Error&) {
@@ -56,54 +48,20 @@ class WatchedStore final : public Store {
       throw;
     }
   }
-  std::int64_t add(std::string_view key, std::int64_t delta) override {
-    check();
-    const auto sum = base_->add(key, delta);
-    note(key, true);
-    return sum;
-  }
-  Bytes compare_set(std::string_view key, std::span<const std::byte> expected,
-                    std::span<const std::byte> desired) override {
-    check();
-    auto now = base_->compare_set(key, expected, desired);
-    note(key, true);
-    return now;
-  }
-  bool erase(std::string_view key) override {
-    check();
-    note(key, false);
-    return base_->erase(key);
-  }
 
-  /// Without those of the backend, which keeps the refusals of a group.
-  std::size_t keys() const {
-    const std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(std::ranges::count_if(
-        keys_, [](const std::string& key) { return key.find("/check/") != std::string::npos; }));
-  }
-  bool has_key_with(std::string_view part) const {
-    const std::lock_guard lock(mutex_);
-    return std::ranges::any_of(
-        keys_, [&](const std::string& key) { return key.find(part) != std::string::npos; });
+  bool has_key_with(std::string_view part) const { return keys_with(part) != 0; }
+  std::int64_t keys_with(std::string_view part) const {
+    return std::ranges::count_if(
+        keys(), [&](const std::string& key) { return key.find(part) != std::string::npos; });
   }
   std::atomic<bool> fails{false};
   std::function<void(std::string_view key, bool found)>
       looked{};  ///< Called after every get() and try_get().
 
  private:
-  void check() const {
+  void seen(std::string_view, bool) override {
     if (fails) fail(Errc::backend, "the store is gone");
   }
-  void note(std::string_view key, bool there) {
-    const std::lock_guard lock(mutex_);
-    if (there)
-      keys_.emplace(key);
-    else
-      keys_.erase(std::string(key));
-  }
-  std::shared_ptr<Store> base_ = make_memory_store();
-  mutable std::mutex mutex_;
-  std::set<std::string> keys_;
 };
 
 /// A transport whose messages never arrive: only checked mode can report the reason.
@@ -247,27 +205,27 @@ std::int64_t growth(
     int size, int calls, const std::function<void(ProcessGroup&, int)>& call,
     const std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)>& decorate = {}) {
   const auto store = std::make_shared<WatchedStore>();
-  std::atomic<std::size_t> before = 0;
-  std::atomic<std::size_t> after = 0;
+  std::atomic<std::int64_t> before = 0;
+  std::atomic<std::int64_t> after = 0;
   RankBarrier barrier(size);
   on_fresh_ranks(checked_world(size),
                  [&](ProcessGroup& group) {
                    for (int i = 0; i < calls; ++i) {
                      if (i == 10) {
                        barrier.wait();
-                       if (group.rank() == 0) before = store->keys();
+                       if (group.rank() == 0) before = store->keys_with("/check/");
                        barrier.wait();
                      }
                      call(group, i);
                    }
                    barrier.wait();
-                   if (group.rank() == 0) after = store->keys();
+                   if (group.rank() == 0) after = store->keys_with("/check/");
                    barrier.wait();
                  },
                  {.store = store, .adjust = [&](GroupOptions& options) {
                     if (decorate) options.decorate = decorate;
                   }});
-  return static_cast<std::int64_t>(after) - static_cast<std::int64_t>(before);
+  return after - before;
 }
 
 TEST(CheckedMode, RecordsOfCollectivesAreErased) {

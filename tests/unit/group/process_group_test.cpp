@@ -118,7 +118,7 @@ TEST(ProcessGroup, EveryFunctionOfAMovedFromGroupThrows) {
       [&] { (void)all_gather_rows(group, v); },
       [&] { (void)all_gather_bytes(group, "x"); },
       [&] { (void)autograd::all_reduce(group, v); },
-      [&] { (void)sync_ddp(1.0, &group); },
+      [&] { (void)all_reduce_number(group, 1.0); },
       [&] { Coalesce together(group); },
       [&] { ddp::PeriodicModelAverager(group, 1); },
       [&] {

@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "backend/fingerprint.hpp"
-#include "support/dtypes.hpp"
 #include "support/errors.hpp"
 
 namespace tutti::internal {
@@ -77,33 +76,33 @@ constexpr std::array reductions{Operation::all_reduce, Operation::reduce, Operat
 constexpr std::array elementwise{Operation::all_reduce, Operation::scan, Operation::exclusive_scan};
 
 /// A valid call of every operation, with this rank as the root if there is one.
-Op correct(Operation kind, DType dtype = DType::f32) {
+Op correct(Operation kind) {
   switch (kind) {
     case Operation::all_reduce:
     case Operation::scan:
     case Operation::exclusive_scan:
-      return make(kind, first({4}, dtype), second({4}, dtype));
+      return make(kind, first({4}), second({4}));
     case Operation::broadcast:
-      return rooted(make(kind, first({4}, dtype), first({4}, dtype)), 1);
+      return rooted(make(kind, first({4}), first({4})), 1);
     case Operation::reduce:
-      return rooted(make(kind, first({4}, dtype), second({4}, dtype)), 1);
+      return rooted(make(kind, first({4}), second({4})), 1);
     case Operation::all_gather:
     case Operation::all_gather_bounded:
-      return make(kind, first({2, 3}, dtype), second({6, 3}, dtype));
+      return make(kind, first({2, 3}), second({6, 3}));
     case Operation::gather:
-      return rooted(make(kind, first({2, 3}, dtype), second({6, 3}, dtype)), 1);
+      return rooted(make(kind, first({2, 3}), second({6, 3})), 1);
     case Operation::reduce_scatter:
-      return make(kind, first({6, 3}, dtype), second({2, 3}, dtype));
+      return make(kind, first({6, 3}), second({2, 3}));
     case Operation::scatter:
-      return rooted(make(kind, first({6, 3}, dtype), second({2, 3}, dtype)), 1);
+      return rooted(make(kind, first({6, 3}), second({2, 3})), 1);
     case Operation::all_to_all:
-      return make(kind, first({6, 3}, dtype), second({6, 3}, dtype));
+      return make(kind, first({6, 3}), second({6, 3}));
     case Operation::barrier:
       return {.kind = kind};
     case Operation::send:
-      return {.kind = kind, .in = first({4}, dtype), .peer = 0};
+      return {.kind = kind, .in = first({4}), .peer = 0};
     case Operation::recv:
-      return {.kind = kind, .out = first({4}, dtype), .peer = 0};
+      return {.kind = kind, .out = first({4}), .peer = 0};
     case Operation::recv_any:
       break;  // No Op has it.
   }
@@ -318,72 +317,6 @@ TEST(Validate, RefusesAnUnknownReduceOp) {
     for (const int value : {reduce_op_count, 255})
       refuse({std::to_string(value), std::to_string(reduce_op_count)},
              reducing(correct(kind), {static_cast<Kind>(value), 1}));
-}
-
-TEST(Validate, RefusesAnAverageOfIntegersUnlessItMayTruncate) {
-  for (const Operation kind : {Operation::all_reduce, Operation::reduce, Operation::reduce_scatter})
-    for (const DType dtype : test::all_dtypes) {
-      const Op op = reducing(correct(kind, dtype), ReduceOp::avg);
-      if (is_float(dtype) || is_complex(dtype)) {
-        accept(op);
-      } else if (is_integer(dtype)) {
-        refuse({std::string(name_of(dtype)), "integer_avg"}, op);
-        accept(op, {.integer_avg = true});
-      } else {
-        refuse({"avg", "boolean"}, op);
-        refuse({"avg", "boolean"}, op, {.integer_avg = true});
-      }
-    }
-}
-
-TEST(Validate, RefusesAnAverageInScans) {
-  for (const Operation kind : {Operation::scan, Operation::exclusive_scan})
-    refuse({"avg", std::string(name_of(kind))}, reducing(correct(kind), ReduceOp::avg));
-}
-
-TEST(Validate, RefusesToScaleIntegersAndBooleans) {
-  for (const Operation kind : reductions)
-    for (const DType dtype : test::all_dtypes) {
-      const Op op = reducing(correct(kind, dtype), ReduceOp::premul(0.5));
-      if (is_float(dtype) || is_complex(dtype))
-        accept(op);
-      else
-        refuse({"premul_sum", std::string(name_of(dtype))}, op);
-    }
-}
-
-TEST(Validate, RefusesBitsOfFloats) {
-  for (const Operation kind : reductions)
-    for (const DType dtype : test::all_dtypes)
-      for (const ReduceOp& reduce : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}) {
-        const Op op = reducing(correct(kind, dtype), reduce);
-        if (is_complex(dtype)) continue;
-        if (is_float(dtype))
-          refuse({std::string(name_of(reduce.kind)), std::string(name_of(dtype))}, op);
-        else
-          accept(op);
-      }
-}
-
-TEST(Validate, ComplexNumbersAreSummedAveragedAndScaled) {
-  for (const Operation kind : reductions)
-    for (const DType dtype : {DType::complex64, DType::complex128})
-      for (const ReduceOp& reduce : {ReduceOp::prod, ReduceOp::min, ReduceOp::max, ReduceOp::band,
-                                     ReduceOp::bor, ReduceOp::bxor})
-        refuse(Errc::unsupported,
-               {std::string(name_of(reduce.kind)) + " of " + std::string(name_of(dtype)),
-                "complex numbers support only sum, avg, premul_sum and custom"},
-               reducing(correct(kind, dtype), reduce));
-}
-
-TEST(Validate, ACustomReductionHasAFunction) {
-  const CustomReduce nothing = [](const void*, void*, std::int64_t, DType, void*) {};
-  for (const Operation kind : reductions)
-    for (const DType dtype : test::all_dtypes) {
-      accept(reducing(correct(kind, dtype), ReduceOp::custom(nothing, false)));
-      refuse({"custom: the function is null"},
-             reducing(correct(kind, dtype), ReduceOp::custom(nullptr, true)));
-    }
 }
 
 TEST(Validate, TheReduceOpOfOtherOperationsIsNotLookedAt) {

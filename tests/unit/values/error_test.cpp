@@ -31,6 +31,17 @@ TEST(Error, ACodeIsPrintedByItsName) {
   EXPECT_EQ(name_of(static_cast<Errc>(200)), "unknown");
 }
 
+TEST(Error, ACodeIsAnErrorCodeOfTheStandardLibrary) {
+  const std::error_code code = Errc::invalid_argument;
+  EXPECT_TRUE(code);
+  EXPECT_EQ(code, Errc::invalid_argument);
+  EXPECT_NE(code, make_error_code(Errc::timeout));
+  EXPECT_EQ(code.value(), 1);
+  EXPECT_STREQ(code.category().name(), "tutti");
+  EXPECT_EQ(code.message(), "invalid_argument");
+  EXPECT_EQ(error_category().message(0), "unknown");
+}
+
 TEST(Error, TextBeginsWithTheCode) {
   const Error error(Errc::timeout, "too late");
   EXPECT_STREQ(error.what(), "timeout: too late");

@@ -260,6 +260,29 @@ TEST(Tensor, DefaultMadeOwnsNothing) {
   EXPECT_EQ(tensor.bytes(), 0U);
 }
 
+TEST(Tensor, OfAVectorOrAViewIsACopy) {
+  std::vector<std::int32_t> input{1, 2, 3, 4, 5, 6};
+  RecordingMemory memory;
+  {
+    const Tensor line(input);
+    const Tensor table(view(input, {3, 2}), memory);
+    const Tensor again(table.view());
+    input.assign(6, 0);
+    EXPECT_EQ(memory.live().size(), 1U);
+    EXPECT_EQ(line.shape(), Shape{6});
+    EXPECT_EQ(again.shape(), (Shape{3, 2}));
+    for (const Tensor* each : {&line, &table, &again})
+      EXPECT_EQ(
+          std::vector(each->values<std::int32_t>().begin(), each->values<std::int32_t>().end()),
+          (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6}));
+  }
+  EXPECT_TRUE(memory.live().empty());
+  EXPECT_EQ(Tensor(ConstTensorView(nullptr, DType::u8, {0, 4})).shape(), (Shape{0, 4}));
+  DeviceMemory device;
+  const Tensor there(device, {2}, DType::f32);
+  expect_error(Errc::invalid_argument, {"extension:5", "cpu"}, [&] { (void)Tensor(there.view()); });
+}
+
 TEST(Tensor, BytesThatOverflowAreRefusedWithBothNumbersBeforeTheMemoryIsAsked) {
   RecordingMemory memory;
   constexpr std::int64_t count = std::numeric_limits<std::int64_t>::max() / 8 + 1;

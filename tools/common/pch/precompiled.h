@@ -6,5 +6,6 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <tutti/process_group.hpp>

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,9 +14,9 @@
 #include <tutti/gather.hpp>
 #include <tutti/sync.hpp>
 
-// Gathers under the names of the Python packages imbalanced-losses, PyTorch Lightning and
-// torchmetrics. Collective. A null group is Error not_initialized, except where a function says
-// otherwise. docs/coming-from.md compares all forms.
+// Gathers and reductions under the names of the Python packages imbalanced-losses, PyTorch
+// Lightning and torchmetrics. Collective. A null group is Error not_initialized, except where a
+// function says otherwise. docs/coming-from.md compares all forms.
 
 namespace tutti::libtorch {
 
@@ -64,9 +65,9 @@ inline at::Tensor all_gather_ddp_if_available(const at::Tensor& x, ProcessGroup*
                                               const CallOptions& options = {}) {
   if (group == nullptr) return x;
   if (sync_grads) return AllGatherGrad::apply(x, group, options);
-  const Contiguous local(x);
+  const Contiguous local(x.unsqueeze(0));
   return to_torch(
-      tutti::all_gather_ddp_if_available(local, group, RowLayout(), detail::in_torch(x, options)));
+      tutti::all_gather_rows(*group, local, RowLayout(), detail::in_torch(x, options)).data);
 }
 
 /// One tensor from each rank, in rank order; the dimensions may differ between ranks. This rank's
@@ -80,6 +81,53 @@ inline std::vector<at::Tensor> gather_all_tensors(const at::Tensor& x, ProcessGr
     all.push_back(to_torch(std::move(each)));
   all[static_cast<std::size_t>(ranks.rank())] = x;
   return all;
+}
+
+/// A reduction by enumerator, or by name in any case: "sum", "mean", "avg", "max", "min", "prod",
+/// "product". Default-made: sum. A value type.
+struct SyncOp {
+  SyncOp(ReduceOp given = ReduceOp::sum) : op(given) {}
+  SyncOp(const char* name) : SyncOp(std::string(name)) {}
+  /// @throws Error invalid_argument for another name, on this rank alone.
+  SyncOp(const std::string& name) {
+    std::string lower = name;
+    for (char& c : lower)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    for (const char* known : {"sum", "mean", "avg", "max", "min", "prod", "product"})
+      if (lower == known) {
+        op.kind = *parse_reduce_op(lower);
+        return;
+      }
+    fail(Errc::invalid_argument, "reduce op '" + name +
+                                     "' is unknown; known are sum, mean, avg, max, min, prod, "
+                                     "product");
+  }
+  ReduceOp op;
+};
+
+/// Reduces over the ranks in place and returns `x`, which is contiguous. A mean of integers is the
+/// sum divided by W, truncated toward zero. Has no gradient: refused for a tensor that requires
+/// grad while gradients are recorded.
+inline at::Tensor sync_ddp(const at::Tensor& x, ProcessGroup* group, const SyncOp& op = {},
+                           const CallOptions& options = {}) {
+  ProcessGroup& ranks = detail::not_null(group, "sync_ddp");
+  CallOptions own = detail::in_torch(x, options);
+  own.integer_avg = true;
+  ranks.all_reduce(mutable_view(x), op.op, own);
+  return x;
+}
+/// Of a number returns a number, as all_reduce_number() does.
+template <typename T>
+requires std::is_arithmetic_v<T>
+auto sync_ddp(T value, ProcessGroup* group, const SyncOp& op = {},
+              const CallOptions& options = {}) {
+  return all_reduce_number(detail::not_null(group, "sync_ddp"), value, op.op, options);
+}
+/// sync_ddp() that allows a null group: then the value is unchanged.
+template <typename T>
+auto sync_ddp_if_available(const T& value, ProcessGroup* group, const SyncOp& op = {},
+                           const CallOptions& options = {}) {
+  return group == nullptr ? value : sync_ddp(value, group, op, options);
 }
 
 }  // namespace tutti::libtorch

@@ -16,7 +16,6 @@
 #include <tutti/adapters/torch/detail/device.hpp>
 #include <tutti/adapters/torch/detail/types.hpp>
 #include <tutti/error.hpp>
-#include <tutti/maybe_owned.hpp>
 #include <tutti/memory.hpp>
 #include <tutti/tensor.hpp>
 
@@ -149,16 +148,6 @@ inline Memory& memory() {
 /// current stream of that device; allocate() refuses other streams. Never destroyed.
 inline Memory& memory(const c10::Device& device) {
   return device.is_cpu() ? memory() : detail::device_memory(device);
-}
-
-/// to_torch() for a MaybeOwned. If that is a view of the caller's input, the input is copied to
-/// `memory`, or to torch's memory of its device.
-inline at::Tensor to_torch(MaybeOwned&& value, Memory& memory) {
-  return to_torch(std::move(value).take(memory));
-}
-inline at::Tensor to_torch(MaybeOwned&& value) {
-  Memory& of_device = memory(to_torch(value.view().device));
-  return to_torch(std::move(value), of_device);
 }
 
 }  // namespace tutti::libtorch

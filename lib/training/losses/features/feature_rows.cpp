@@ -128,7 +128,7 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
   GatheredArrays all;
   if (group_ == nullptr) {
     named(rules.loss, prepare);
-    all.layout = RowLayout(std::vector{arrays[0].shape.rows()});
+    all.rows = RowLayout(std::vector{arrays[0].shape.rows()});
   } else {
     const auto words = fmt::format("{}{}{}{}", rules.options, engine.in_double ? ", in double" : "",
                                    engine.gemm != nullptr ? ", with its own gemm" : "",
@@ -145,10 +145,10 @@ void FeatureRows::exchange(FeatureBatch& batch, const FeatureRules& rules,
                              options_);
     options_.name = {};
   }
-  if (all.layout.total() > most_feature_rows)
+  if (all.rows.total() > most_feature_rows)
     failf(Errc::count_overflow, "{}: {} rows; at most {} are supported", rules.loss,
-          all.layout.total(), most_feature_rows);
-  owners_ = all.layout;
+          all.rows.total(), most_feature_rows);
+  owners_ = all.rows;
   set_shares();
   const auto copy = [&]<typename T>(std::size_t array, std::vector<T>& to) {
     const ConstTensorView from = group_ == nullptr ? arrays[array] : all.data[array].view();
@@ -228,11 +228,11 @@ BySide FeatureRows::gather(BySide&& mine, std::size_t width) const {
   const auto columns = static_cast<std::int64_t>(width);
   std::vector<std::int64_t> counts;
   for (int r = 0; r < ranks(); ++r) counts.push_back(share(0)[r] + (sides_ == 2 ? share(1)[r] : 0));
-  const RowLayout layout(counts);
+  const RowLayout rows_of_ranks(counts);
   auto both = std::move(mine[0]);
   both.insert(both.end(), mine[1].begin(), mine[1].end());
-  const ConstTensorView in(both.data(), DType::f64, {layout[rank()], columns});
-  const auto gathered = all_rows(*group_, in, layout, options_);
+  const ConstTensorView in(both.data(), DType::f64, {rows_of_ranks[rank()], columns});
+  const auto gathered = all_rows(*group_, in, rows_of_ranks, options_);
   const auto all = gathered.values<double>();
   BySide result;
   for (int side = 0; side < sides_; ++side)

@@ -1,5 +1,5 @@
-// The losses as operators of torch, torch.ops.tutti: terms and their gradients, as constants.
-// python/tutti/losses.py adds autograd, reductions and the queue.
+// Operators of torch, torch.ops.tutti: the losses, as terms and their gradients, and gathers of
+// rows. python/tutti adds autograd, reductions and the queue.
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -14,10 +14,10 @@
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <tutti/adapters/torch/detail/collective.hpp>
 #include <tutti/adapters/torch/tensor.hpp>
+#include <tutti/gather.hpp>
 #include <tutti/losses/focal.hpp>
 #include <tutti/losses/p_auc_at_budget.hpp>
 #include <tutti/losses/recall_at_quantile.hpp>
@@ -35,10 +35,6 @@ using OptionalTensor = std::optional<at::Tensor>;
 // Copies of what an operator reads; views of them live as long as they do.
 at::Tensor read_as(const at::Tensor& x, at::ScalarType type) {
   return x.detach().to(type).contiguous();
-}
-ConstTensorView view_as(const at::Tensor& x, const Shape& shape) {
-  auto view = libtorch::view(x);
-  return {view.data, view.dtype, shape};
 }
 at::Tensor terms_like(const std::vector<double>& terms, const at::Tensor& logits) {
   return at::tensor(terms, at::kDouble).to(logits.scalar_type());
@@ -97,8 +93,6 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
                            Own... own) {
   return in_torch_errors([&] {
     const c10::NoGradGuard off;
-    TORCH_CHECK_VALUE(logits.dim() == 2, "tutti: logits have ", logits.dim(),
-                      " dimensions; ranking losses take [N, C]");
     const auto x = read_as(logits, logits.scalar_type());
     const auto y = read_as(targets, at::kLong);
     const auto independent = iid ? OptionalTensor(read_as(*iid, at::kBool)) : std::nullopt;
@@ -123,13 +117,7 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
     if (independent) batch.iid = libtorch::view(*independent);
     if (weights) batch.weight = libtorch::view(*weights);
     Loss loss(options);
-    LossResult result;
-    if (group.empty()) {
-      result = loss(batch);
-    } else {
-      const auto backend = ::c10d::resolve_process_group(group)->getBackend(c10::kCPU);
-      result = loss(group_under(backend), batch);
-    }
+    auto result = group.empty() ? loss(batch) : loss(group_under(group, c10::kCPU), batch);
     std::vector<std::int64_t> status;
     for (const ClassStatus of : result.status) status.push_back(static_cast<std::int64_t>(of));
     auto each = terms_like(result.per_class, logits);
@@ -150,12 +138,9 @@ FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, do
                              .gamma = gamma,
                              .reduction = Reduction::none,
                              .grad_scale = GradScale::mean});
-    TORCH_CHECK_VALUE(inputs.sizes() == targets.sizes(), "tutti: inputs ", inputs.sizes(),
-                      " and targets ", targets.sizes(), " differ in shape");
     const auto x = read_as(inputs, inputs.scalar_type());
     const auto y = read_as(targets, inputs.scalar_type());
-    const auto flat = Shape::vector(x.numel());
-    auto result = loss({view_as(x, flat), view_as(y, flat)});
+    auto result = loss({libtorch::view(x), libtorch::view(y)});
     auto each = terms_like(result.per_element, inputs).view(inputs.sizes());
     return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
   });
@@ -167,11 +152,6 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
                          std::int64_t ignore_index) {
   return in_torch_errors([&] {
     const c10::NoGradGuard off;
-    TORCH_CHECK_VALUE(inputs.dim() >= 2 && targets.dim() == inputs.dim() - 1 &&
-                          targets.size(0) == inputs.size(0) &&
-                          targets.sizes().slice(1) == inputs.sizes().slice(2),
-                      "tutti: inputs are ", inputs.sizes(), " and targets ", targets.sizes(),
-                      "; they must be [N, C, *] and [N, *]");
     SoftmaxFocalOptions options{.gamma = gamma,
                                 .label_smoothing = label_smoothing,
                                 .ignore_index = ignore_index,
@@ -184,12 +164,32 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
     }
     const auto x = read_as(inputs, inputs.scalar_type());
     const auto y = read_as(targets, at::kLong);
-    const auto rows = inputs.size(0);
-    const auto inner = c10::multiply_integers(inputs.sizes().slice(2));
-    auto result = SoftmaxFocal(options)(
-        {view_as(x, Shape({rows, inputs.size(1), inner})), view_as(y, Shape({rows, inner}))});
+    auto result = SoftmaxFocal(options)({libtorch::view(x), libtorch::view(y)});
     auto each = terms_like(result.per_element, inputs).view(targets.sizes());
     return FocalTerms(std::move(each), gradient_like(std::move(result), inputs));
+  });
+}
+
+/// [n_r, ...] -> [sum n_r, ...], and n_r of every rank r.
+std::tuple<at::Tensor, std::vector<std::int64_t>> gather_rows_of(const at::Tensor& local,
+                                                                 const std::string& group) {
+  return in_torch_errors([&] {
+    const libtorch::Contiguous x(local);
+    auto all = all_gather_rows(group_under(group, local.device()), x, {},
+                               libtorch::detail::in_torch(local, CallOptions()));
+    const auto rows = all.layout.counts();
+    return std::tuple(libtorch::to_torch(std::move(all.data)),
+                      std::vector(rows.begin(), rows.end()));
+  });
+}
+
+/// [sum n_r, ...] -> this rank's n rows of the sum over ranks.
+at::Tensor sum_rows_of(const at::Tensor& whole, at::IntArrayRef rows, const std::string& group) {
+  return in_torch_errors([&] {
+    const libtorch::Contiguous x(whole);
+    return libtorch::to_torch(
+        reduce_scatter_rows(group_under(group, whole.device()), x, RowLayout(rows.vec()),
+                            ReduceOp::sum, libtorch::detail::in_torch(whole, CallOptions())));
   });
 }
 
@@ -217,6 +217,9 @@ TORCH_LIBRARY(tutti, m) {
   define(
       "softmax_focal(Tensor inputs, Tensor targets, Tensor? alpha, float gamma, "
       "float label_smoothing, int ignore_index) -> (Tensor each, Tensor grad)");
+  constexpr auto any_device = c10::DispatchKey::CompositeExplicitAutograd;
+  m.def("all_gather_rows", torch::dispatch(any_device, &gather_rows_of));
+  m.def("reduce_scatter_rows", torch::dispatch(any_device, &sum_rows_of));
 }
 
 TORCH_LIBRARY_IMPL(tutti, CPU, m) {
