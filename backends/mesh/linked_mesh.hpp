@@ -163,8 +163,8 @@ class LinkedMesh final : public Mesh {
     }
     void recv(std::uint64_t slot, bool exact) override {
       exact_ = exact;
-      links_.recv(request_, peer(), slot, data_, bytes_);
       posted_ = true;
+      links_.recv(request_, peer(), slot, data_, bytes_);
     }
     void wait(Deadline limit) override {
       using Outcome = Links::Outcome;

@@ -33,6 +33,10 @@ void Links::Lock::yield() {
 Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<bool>& cancelled) {
   Lock lock(*this);
   const auto is_cancelled = [&] { return cancelled.load(std::memory_order_relaxed); };
+  const auto goes_on = [&] {
+    return !request.ended && !closing_ && !is_cancelled() && !is_lost(request.peer) &&
+           !limit.expired();
+  };
   for (;;) {
     if (request.ended) return Outcome::ended;
     if (closing_) return Outcome::closed;
@@ -47,14 +51,17 @@ Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<b
         do {
           lock.give_way();
           if (closing_) return true;
-        } while (progress() && !request.ended);
+        } while (progress() && goes_on());
         return request.ended || is_cancelled() || is_lost(request.peer);
       });
-      if (!request.ended && !closing_ && !limit.expired()) {
+      if (goes_on()) {
         ++asleep_;
+        waiter_asleep_ = true;
         sleep(lock, false, true,
               std::chrono::ceil<std::chrono::milliseconds>(
                   std::min<std::chrono::nanoseconds>(limit.remaining(), slice)));
+        waiter_asleep_ = false;
+        if (!closing_ && std::exchange(woken_, false)) wake_.clear();
         --asleep_;
       }
       progressing_ = false;
@@ -65,10 +72,12 @@ Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<b
       }
     } else {
       // The other thread may sleep without knowing of this request.
-      if (asleep_ > 0 && progress()) continue;
-      ++sleeping_;
-      changed_.wait_until(lock.get(), std::min(limit.time(), Deadline::after(slice).time()));
-      --sleeping_;
+      while (waiter_asleep_ && goes_on() && progress()) lock.give_way();
+      if (goes_on() && progressing_) {
+        ++sleeping_;
+        changed_.wait_until(lock.get(), std::min(limit.time(), Deadline::after(slice).time()));
+        --sleeping_;
+      }
     }
     if (!request.ended && limit.expired()) return Outcome::late;
   }
@@ -77,20 +86,21 @@ Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<b
 void Links::alert() noexcept {
   Lock lock(*this);
   if (closing_) return;
-  progress();
-  if (!std::exchange(alerted_, true)) event_.set();
+  if (progress() || !alerted_) event_.set();
+  alerted_ = true;
 }
 
 void Links::attend(std::chrono::milliseconds time) {
   const auto limit = Deadline::after(time);
   Lock lock(*this);
   while (!closing_) {
-    while (!closing_ && !progressing_ && !limit.expired() && progress()) lock.give_way();
+    while (!closing_ && (!progressing_ || waiter_asleep_) && !limit.expired() && progress())
+      lock.give_way();
     if (closing_) return;  // While it gave way.
     serve();
     const auto rest = std::chrono::ceil<std::chrono::milliseconds>(limit.remaining());
     if (rest <= 0ms) return;
-    alerted_ = alerted_ && pending_ > 0;
+    alerted_ = alerted_ && (pending_ > 0 || has_more());
     idle_ = true;
     ++asleep_;
     sleep(lock, true, alerted_ && !progressing_,
@@ -107,7 +117,8 @@ bool Links::stop(Lock& lock) noexcept {
   }
   changed_.notify_all();
   event_.set();
-  closed_.set();
+  woken_ = true;
+  wake_.set();
   ++sleeping_;
   while (progressing_ || asleep_ > 0) changed_.wait_for(lock.get(), 1ms);
   --sleeping_;

@@ -90,10 +90,12 @@ class Links {
   /// Moves what can be moved without waiting. True if anything was.
   virtual bool progress() noexcept = 0;
   /// Receives what a lost peer has sent.
-  virtual void drain(int peer) noexcept = 0;
+  virtual void drain(int /*peer*/) noexcept {}
+  /// Something has to be moved that is of no request.
+  virtual bool has_more() const noexcept { return false; }
   virtual bool is_lost(int peer) const noexcept = 0;
   /// Sleeps without the lock, until a message can move if `moves`. `watches`: called by the thread
-  /// in attend(), which event_ and the end of a connection wake too. closed_ wakes all.
+  /// in attend(), which event_ and the end of a connection wake; wake_ wakes others.
   virtual void sleep(Lock& lock, bool watches, bool moves, std::chrono::milliseconds time) = 0;
 
   /// Called by the thread in attend(), each time before it sleeps.
@@ -112,6 +114,13 @@ class Links {
     request.ended = true;
     --pending_;
     if (sleeping_ > 0) changed_.notify_all();
+    // Another thread may have taken the event for which this one sleeps.
+    if (waiter_asleep_ && !std::exchange(woken_, true)) wake_.set();
+  }
+  /// Has the thread in attend() move what has_more() tells.
+  void need_watcher() noexcept {
+    alerted_ = true;
+    event_.set();
   }
   void report_end(int peer) noexcept {
     ended_(peer);
@@ -132,7 +141,7 @@ class Links {
   bool has_lines_ = false;  // For the logger.
   bool idle_ = false;       // attend() has begun to wait since this was cleared.
   Event event_;             // For the thread in attend().
-  Event closed_;            // Ends every sleep, once set.
+  Event wake_;              // For a thread that waits; stays set while the links are closed.
 
  private:
   std::mutex mutex_;
@@ -142,6 +151,8 @@ class Links {
   int asleep_ = 0;               // Threads in sleep().
   int sleeping_ = 0;             // They sleep on changed_.
   int pending_ = 0;              // Requests that have not ended.
+  bool waiter_asleep_ = false;   // The thread that makes progress is one of them.
+  bool woken_ = false;           // wake_ is set.
   bool alerted_ = false;         // The thread in attend() knows that there may be requests.
   bool closing_ = false;
   bool is_closed_ = false;

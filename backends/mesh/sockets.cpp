@@ -13,19 +13,38 @@
 
 namespace tutti::backend::mesh {
 
-void end_unanswered(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept {
-  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(time).count();
+namespace {
+
+void set(int descriptor, int level, int option, int value) noexcept {
+  ::setsockopt(descriptor, level, option, &value, sizeof value);
+}
+
+}  // namespace
+
+void probe_idle(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept {
   const auto probe = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time / 10).count());
   for (const int descriptor : descriptors) {
-    const auto set = [&](int level, int option, int value) {
-      ::setsockopt(descriptor, level, option, &value, sizeof value);
-    };
-    set(SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe);
-    set(IPPROTO_TCP, TCP_KEEPINTVL, probe);
-    set(IPPROTO_TCP, TCP_KEEPCNT, 7);
-    set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+    set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe);
+    set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, probe);
+    set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 7);
   }
+}
+
+void end_unanswered(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept {
+  probe_idle(descriptors, time);
+  const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(time).count();
+  for (const int descriptor : descriptors)
+    set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+}
+
+std::optional<std::chrono::milliseconds> unanswered(int descriptor) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+      (info.tcpi_unacked == 0 && info.tcpi_probes == 0))
+    return std::nullopt;
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
 }
 
 void use_reno(int descriptor) noexcept {

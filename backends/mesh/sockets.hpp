@@ -1,13 +1,44 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <span>
+#include <utility>
+
+#include <unistd.h>
 
 namespace tutti::backend::mesh {
 
-/// Makes the kernel end each connection whose peer's machine has not answered for `time`. A peer
-/// that does not read keeps its connection only for that time if the kernel's buffers are full.
+/// A socket that is closed at its end.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) noexcept : descriptor_(descriptor) {}
+  ~Socket() { reset(); }
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  explicit operator bool() const noexcept { return descriptor_ >= 0; }
+  int get() const noexcept { return descriptor_; }
+  void reset() noexcept {
+    if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// Makes the kernel end idle connections whose peer's machine has not answered for `time`.
+void probe_idle(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept;
+/// The same, for others too. A peer that does not read keeps its connection only for that time if
+/// the kernel's buffers are full.
 void end_unanswered(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept;
+
+/// The time since the peer's machine has answered, if data or a probe wait for its answer. A peer
+/// that does not read answers.
+std::optional<std::chrono::milliseconds> unanswered(int descriptor) noexcept;
 
 /// The congestion control reno. A network within one machine has no slow link whose queue bbr could
 /// keep short, and bbr's pacing costs time there. No effect if the kernel refuses it.

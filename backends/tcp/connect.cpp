@@ -29,6 +29,7 @@ using Clock = Deadline::Clock;
 constexpr auto time_to_prove = 2s;
 constexpr std::size_t most_pending = 256;  // Beside the connections that are expected.
 constexpr auto pause_before_again = 50ms;
+constexpr int most_accepted_in_a_turn = 64;
 
 /// The first bytes of the rank that opens a connection.
 struct Hello {
@@ -39,12 +40,8 @@ struct Hello {
   crypto::Digest nonce{};
 };
 static_assert(sizeof(Hello) == 56, "has no padding");
-/// The other rank's answer; then the first rank's proof, and one byte: it is admitted.
-struct Answer {
-  crypto::Digest nonce{};
-  crypto::Digest proof{};
-};
-static_assert(sizeof(Answer) == 64);
+// Then the other rank sends its nonce, the first one its proof, the other one its own: it has
+// admitted the connection.
 
 enum class Side : std::uint8_t { opens = 1, accepts };
 
@@ -85,12 +82,13 @@ class Address {
   socklen_t length_ = 0;
 };
 
-int make_socket(int family) {
-  const int s = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (s < 0)
-    internal::failf(Errc::resource_exhausted, "tcp: cannot make a socket: {}",
-                    std::strerror(errno));
-  return s;
+/// Empty if the process or the machine has no descriptor left.
+mesh::Socket make_socket(int family) {
+  return mesh::Socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+[[noreturn]] void no_socket() {
+  internal::failf(Errc::resource_exhausted, "tcp: cannot make a socket: {}", std::strerror(errno));
 }
 
 void set_no_delay(int socket) {
@@ -100,20 +98,15 @@ void set_no_delay(int socket) {
 
 /// A connection whose peer has not yet proved who it is.
 struct Pending {
-  Pending(int s, Side mine) : socket(s), side(mine) {}
-  ~Pending() {
-    if (socket >= 0) ::close(socket);
-  }
-  Pending(const Pending&) = delete;
-  Pending& operator=(const Pending&) = delete;
+  Pending(mesh::Socket s, Side mine) : socket(std::move(s)), side(mine) {}
 
-  int socket;
+  mesh::Socket socket;  // Empty once the connection has been admitted.
   Side side;
   Clock::time_point begun = Clock::now();
   Hello hello{};
   crypto::Digest nonce{};  // Of the rank that accepts.
   int step = 0;            // Messages that have been received.
-  std::array<std::byte, sizeof(Answer)> buffer{};
+  std::array<std::byte, sizeof(Hello)> buffer{};
   std::size_t got = 0;
   bool connecting = false;
 };
@@ -131,19 +124,14 @@ class Connector {
         reasons_(peers.size()) {
     for (std::size_t r = 0; r < peers.size(); ++r)
       if (static_cast<int>(r) != rank) {
-        sockets_[r].resize(static_cast<std::size_t>(peers[r].connections), -1);
+        sockets_[r].resize(static_cast<std::size_t>(peers[r].connections));
         missing_ += sockets_[r].size();
       }
-  }
-  ~Connector() {
-    for (const auto& peer : sockets_)
-      for (const int socket : peer)
-        if (socket >= 0) ::close(socket);
   }
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
 
-  std::vector<std::vector<int>> run() {
+  std::vector<std::vector<mesh::Socket>> run() {
     for (int r = 0; r < rank_; ++r)
       for (std::size_t i = 0; i < sockets_[static_cast<std::size_t>(r)].size(); ++i) connect(r, i);
     while (missing_ > 0) {
@@ -160,17 +148,17 @@ class Connector {
   void turn() {
     std::vector<pollfd> events{{listener_.descriptor(), POLLIN, 0}};
     for (const auto& s : pending_)
-      events.push_back({s.socket, static_cast<short>(s.connecting ? POLLOUT : POLLIN), 0});
+      events.push_back({s.socket.get(), static_cast<short>(s.connecting ? POLLOUT : POLLIN), 0});
     (void)::poll(events.data(), events.size(), again_.empty() ? 20 : 5);
     auto event = events.begin() + 1;
     for (auto s = pending_.begin(); s != pending_.end();) {
       const auto current = s++;
       const bool is_late =
           current->side == Side::accepts && Clock::now() - current->begun > time_to_prove;
-      const bool goes_on = event++->revents == 0 || meet(*current);
-      if (current->socket < 0)
+      const bool goes_on = event++->revents == 0 ? !is_late : meet(*current);
+      if (!current->socket)
         pending_.erase(current);
-      else if (!goes_on || is_late)
+      else if (!goes_on)
         leave(current);
     }
     if (events[0].revents != 0) accept();
@@ -185,33 +173,40 @@ class Connector {
   void connect(int peer, std::size_t connection) {
     const auto& to = peers_[static_cast<std::size_t>(peer)];
     const Address address(to.address, to.port);
-    auto& s = pending_.emplace_back(make_socket(address.family()), Side::opens);
-    set_no_delay(s.socket);
+    auto socket = make_socket(address.family());
+    if (!socket) {
+      if (!close_one()) no_socket();
+      again_.push_back({Clock::now() + pause_before_again, peer, connection});
+      return;
+    }
+    auto& s = pending_.emplace_back(std::move(socket), Side::opens);
+    set_no_delay(s.socket.get());
     s.hello.from = rank_;
     s.hello.to = peer;
     s.hello.connection = connection;
     crypto::random(s.hello.nonce);
     s.connecting = true;
-    if (::connect(s.socket, address.get(), address.length()) != 0 && errno != EINPROGRESS)
+    if (::connect(s.socket.get(), address.get(), address.length()) != 0 && errno != EINPROGRESS) {
+      reasons_[static_cast<std::size_t>(peer)] = std::strerror(errno);
       leave(std::prev(pending_.end()));
+    }
   }
 
   void accept() {
-    for (;;) {
-      const int socket =
-          ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (socket < 0) {
+    auto accepted =
+        static_cast<std::size_t>(std::ranges::count(pending_, Side::accepts, &Pending::side));
+    for (int i = 0; i < most_accepted_in_a_turn; ++i) {
+      mesh::Socket socket(
+          ::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
-        if (!close_one())
-          internal::failf(Errc::resource_exhausted, "tcp: cannot accept a connection: {}",
-                          std::strerror(errno));
+        if (!close_one()) no_socket();
         continue;
       }
-      set_no_delay(socket);
-      auto& s = pending_.emplace_back(socket, Side::accepts);
+      set_no_delay(socket.get());
+      auto& s = pending_.emplace_back(std::move(socket), Side::accepts);
       crypto::random(s.nonce);
-      const auto accepted = std::ranges::count(pending_, Side::accepts, &Pending::side);
-      if (static_cast<std::size_t>(accepted) > most_pending + missing_) close_one();
+      if (++accepted > most_pending + missing_ && close_one()) --accepted;
     }
   }
 
@@ -245,7 +240,7 @@ class Connector {
     if (s.connecting) {
       int why = 0;
       socklen_t length = sizeof why;
-      ::getsockopt(s.socket, SOL_SOCKET, SO_ERROR, &why, &length);
+      ::getsockopt(s.socket.get(), SOL_SOCKET, SO_ERROR, &why, &length);
       if (why != 0) {
         reasons_[static_cast<std::size_t>(s.hello.to)] = std::strerror(why);
         return false;
@@ -253,9 +248,10 @@ class Connector {
       s.connecting = false;
       return send(s, &s.hello, sizeof s.hello);
     }
-    const auto wanted = s.side == Side::opens ? (s.step == 0 ? sizeof(Answer) : 1)
-                                              : (s.step == 0 ? sizeof(Hello) : sizeof(s.nonce));
-    const auto n = ::recv(s.socket, s.buffer.data() + s.got, wanted - s.got, 0);
+    // The first rank's hello; all else is a nonce or a proof.
+    const auto wanted =
+        s.side == Side::accepts && s.step == 0 ? sizeof(Hello) : sizeof(crypto::Digest);
+    const auto n = ::recv(s.socket.get(), s.buffer.data() + s.got, wanted - s.got, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n <= 0) {
       if (s.side == Side::opens)
@@ -270,58 +266,61 @@ class Connector {
   }
 
   bool opener_meets(Pending& s) {
-    if (s.step == 2) return admit(s, s.hello.to);
-    Answer answer;
-    std::memcpy(&answer, s.buffer.data(), sizeof answer);
-    if (!is_proof(answer.proof, proof_of(secret_, Side::accepts, s.hello, answer.nonce))) {
-      reasons_[static_cast<std::size_t>(s.hello.to)] =
-          "what listens at its address has not proved to be that rank";
-      return false;
+    if (s.step == 1) {
+      s.nonce = received(s);
+      const auto proof = proof_of(secret_, Side::opens, s.hello, s.nonce);
+      return send(s, &proof, sizeof proof);
     }
-    const auto proof = proof_of(secret_, Side::opens, s.hello, answer.nonce);
-    return send(s, &proof, sizeof proof);
+    if (is_proof(received(s), proof_of(secret_, Side::accepts, s.hello, s.nonce))) {
+      admit(s, s.hello.to);
+      return true;
+    }
+    reasons_[static_cast<std::size_t>(s.hello.to)] =
+        "what listens at its address has not proved to be that rank";
+    return false;
   }
 
   bool accepter_meets(Pending& s) {
     if (s.step == 1) {
       std::memcpy(&s.hello, s.buffer.data(), sizeof s.hello);
       const auto& h = s.hello;
-      if (h.magic != Hello{}.magic || h.to != rank_ || h.from <= rank_ ||
-          static_cast<std::size_t>(h.from) >= sockets_.size() ||
-          h.connection >= sockets_[static_cast<std::size_t>(h.from)].size())
-        return false;
-      const Answer answer{s.nonce, proof_of(secret_, Side::accepts, h, s.nonce)};
-      return send(s, &answer, sizeof answer);
+      return h.magic == Hello{}.magic && h.to == rank_ && h.from > rank_ &&
+             static_cast<std::size_t>(h.from) < sockets_.size() &&
+             h.connection < sockets_[static_cast<std::size_t>(h.from)].size() &&
+             send(s, &s.nonce, sizeof s.nonce);
     }
-    crypto::Digest proof;
-    std::memcpy(proof.data(), s.buffer.data(), proof.size());
-    if (!is_proof(proof, proof_of(secret_, Side::opens, s.hello, s.nonce))) return false;
-    const std::byte admitted{1};
-    return send(s, &admitted, 1) && admit(s, s.hello.from);
+    if (!is_proof(received(s), proof_of(secret_, Side::opens, s.hello, s.nonce))) return false;
+    const auto proof = proof_of(secret_, Side::accepts, s.hello, s.nonce);
+    if (!send(s, &proof, sizeof proof)) return false;
+    admit(s, s.hello.from);
+    return true;
   }
 
-  /// The connection is that of a peer, and the entry has it no more. Returns true.
-  bool admit(Pending& s, int peer) {
+  static crypto::Digest received(const Pending& s) {
+    crypto::Digest digest;
+    std::memcpy(digest.data(), s.buffer.data(), digest.size());
+    return digest;
+  }
+
+  /// The connection is that of a peer. A first one that the peer gave up ends.
+  void admit(Pending& s, int peer) {
     auto& socket = sockets_[static_cast<std::size_t>(peer)][s.hello.connection];
-    if (socket >= 0) {  // The peer gave up the first one.
-      ::close(socket);
-      ++missing_;
-    }
-    socket = std::exchange(s.socket, -1);
-    --missing_;
-    return true;
+    if (!socket) --missing_;
+    socket = std::move(s.socket);
+    s.socket.reset();
   }
 
   /// The first bytes of a connection always fit into the kernel's buffer.
   static bool send(const Pending& s, const void* data, std::size_t bytes) {
-    return ::send(s.socket, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+    return ::send(s.socket.get(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
   }
 
   Error late() const {
     std::string text;
     int first = -1;
     for (std::size_t r = 0; r < sockets_.size(); ++r) {
-      if (std::ranges::find(sockets_[r], -1) == sockets_[r].end()) continue;
+      if (std::ranges::all_of(sockets_[r], [](const auto& socket) { return bool(socket); }))
+        continue;
       const int peer = static_cast<int>(r);
       if (first < 0) first = rendezvous_.names()(peer);
       text += fmt::format("{}rank {}", text.empty() ? "" : ", ", rendezvous_.names()(peer));
@@ -346,7 +345,7 @@ class Connector {
   int rank_;
   const std::vector<PeerAddress>& peers_;
   const crypto::Digest& secret_;
-  std::vector<std::vector<int>> sockets_;
+  std::vector<std::vector<mesh::Socket>> sockets_;
   std::vector<std::string> reasons_;  // By rank: why the last attempt failed.
   std::size_t missing_ = 0;
   PendingList pending_;
@@ -355,32 +354,26 @@ class Connector {
 
 }  // namespace
 
-Listener::Listener(const std::string& address) : descriptor_(-1) {
+Listener::Listener(const std::string& address) {
   const Address at(address, 0);
-  descriptor_ = make_socket(at.family());
-  if (::bind(descriptor_, at.get(), at.length()) != 0 || ::listen(descriptor_, 4096) != 0) {
-    const int why = errno;
-    ::close(descriptor_);
-    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(why));
-  }
-}
-
-Listener::~Listener() {
-  ::close(descriptor_);
+  socket_ = make_socket(at.family());
+  if (!socket_) no_socket();
+  if (::bind(socket_.get(), at.get(), at.length()) != 0 || ::listen(socket_.get(), 4096) != 0)
+    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(errno));
 }
 
 int Listener::port() const {
   sockaddr_storage own{};
   socklen_t length = sizeof own;
-  ::getsockname(descriptor_, reinterpret_cast<sockaddr*>(&own), &length);
+  ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&own), &length);
   return ntohs(own.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(own).sin6_port
                                          : reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
-std::vector<std::vector<int>> connect_all(internal::Rendezvous& rendezvous,
-                                          const Listener& listener, int rank,
-                                          const std::vector<PeerAddress>& peers,
-                                          const crypto::Digest& secret) {
+std::vector<std::vector<mesh::Socket>> connect_all(internal::Rendezvous& rendezvous,
+                                                   const Listener& listener, int rank,
+                                                   const std::vector<PeerAddress>& peers,
+                                                   const crypto::Digest& secret) {
   return Connector(rendezvous, listener, rank, peers, secret).run();
 }
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "backend/rendezvous.hpp"
+#include "mesh/sockets.hpp"
 #include "store/crypto.hpp"
 
 namespace tutti::backend::tcp {
@@ -15,14 +16,11 @@ class Listener {
  public:
   /// @param address  numeric. @throws Error backend, resource_exhausted.
   explicit Listener(const std::string& address);
-  ~Listener();
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  int descriptor() const noexcept { return descriptor_; }
+  int descriptor() const noexcept { return socket_.get(); }
   int port() const;
 
  private:
-  int descriptor_;
+  mesh::Socket socket_;
 };
 
 /// The connections of this rank to one peer.
@@ -34,15 +32,16 @@ struct PeerAddress {
 
 /// Connects this rank to all others. The higher rank of a pair opens the connections. Both ends
 /// prove that they know `secret` before anything else is read: each sends the HMAC of the ranks,
-/// the number of the connection and the nonces of both. Peers that do not are closed after 2 s, or
-/// when too many of them wait; their bytes are compared, never parsed. Without OpenSSL the secret
-/// takes the place of the HMAC, which keeps out only who cannot read the traffic.
+/// the number of the connection and the nonces of both, the rank that opens first. Peers that do
+/// not are closed after 2 s, or when too many of them wait; their bytes are compared, never parsed.
+/// Without OpenSSL the secret takes the place of the HMAC, which keeps out only who cannot read the
+/// traffic.
 /// @param peers  by rank. @return by rank: connected, non-blocking sockets.
 /// @throws Error timeout, whose text names the ranks that are not connected; resource_exhausted;
 /// the error of a rank that has given up.
-std::vector<std::vector<int>> connect_all(internal::Rendezvous& rendezvous,
-                                          const Listener& listener, int rank,
-                                          const std::vector<PeerAddress>& peers,
-                                          const internal::crypto::Digest& secret);
+std::vector<std::vector<mesh::Socket>> connect_all(internal::Rendezvous& rendezvous,
+                                                   const Listener& listener, int rank,
+                                                   const std::vector<PeerAddress>& peers,
+                                                   const internal::crypto::Digest& secret);
 
 }  // namespace tutti::backend::tcp

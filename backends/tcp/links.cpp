@@ -32,14 +32,12 @@ constexpr std::size_t copied = 2048;
 /// The bytes that one connection moves before others have their turn.
 constexpr std::size_t turn = std::size_t{1} << 20;
 constexpr std::size_t stage_bytes = std::size_t{16} << 10;
-/// Larger messages are announced: of a send, whose receive may come late, and of a collective.
+/// Larger messages of a send, whose receive may come late, are announced.
 constexpr std::size_t announced_send = std::size_t{1} << 20;
-constexpr std::size_t announced_call = std::size_t{64} << 20;
 /// Messages without a receive that are kept, of all peers.
 constexpr std::uint64_t most_early_bytes = std::uint64_t{1} << 30;
-constexpr std::size_t most_forgotten = 4096;
-/// With more peers to read, the kernel says which of them have sent something.
-constexpr int few_peers = 8;
+/// With more connections to read, the kernel says which of them have something.
+constexpr std::size_t few_connections = 8;
 
 std::size_t count_of_parts(std::size_t bytes, std::size_t connections) {
   return bytes < split_from ? 1 : std::min(connections, bytes / (split_from / 2));
@@ -47,16 +45,22 @@ std::size_t count_of_parts(std::size_t bytes, std::size_t connections) {
 
 }  // namespace
 
-Links::Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended)
-    : mesh::Links(std::move(ended)), peers_(sockets.size()), announces_(announces) {
+Links::Links(Sockets sockets, bool announces, std::chrono::nanoseconds dead_after,
+             std::function<void(int)> ended)
+    : mesh::Links(std::move(ended)),
+      peers_(sockets.size()),
+      announces_(announces),
+      dead_after_(dead_after) {
+  std::size_t all = 0;
   for (std::size_t r = 0; r < sockets.size(); ++r) {
     peers_[r].connections.resize(sockets[r].size());
-    for (std::size_t i = 0; i < sockets[r].size(); ++i) {
+    for (std::size_t i = 0; i < sockets[r].size(); ++i, ++all) {
       auto& connection = peers_[r].connections[i];
-      connection.socket = sockets[r][i];
+      connection.socket = std::move(sockets[r][i]);
       connection.stage = std::make_unique<std::byte[]>(stage_bytes);
     }
   }
+  open_.reserve(all);
   for (int* epoll : {&epoll_, &watching_epoll_}) {
     *epoll = ::epoll_create1(EPOLL_CLOEXEC);
     const auto add = [&](int descriptor, std::uint32_t events, std::uint64_t what) {
@@ -71,12 +75,11 @@ Links::Links(std::vector<std::vector<int>> sockets, bool announces, std::functio
       }
     };
     constexpr auto none = std::numeric_limits<std::uint64_t>::max();
-    add(closed_.descriptor(), EPOLLIN, none);
-    if (epoll == &watching_epoll_) add(event_.descriptor(), EPOLLIN, none);
+    add(epoll == &epoll_ ? wake_.descriptor() : event_.descriptor(), EPOLLIN, none);
     for (std::size_t r = 0; r < peers_.size(); ++r)
       for (std::size_t i = 0; i < peers_[r].connections.size(); ++i)
         // Data do not wake the thread in attend(): a waiting thread receives them.
-        add(peers_[r].connections[i].socket,
+        add(peers_[r].connections[i].socket.get(),
             (epoll == &epoll_ ? EPOLLIN | EPOLLOUT : 0U) | EPOLLRDHUP | EPOLLET,
             r * most_connections + i);
   }
@@ -90,7 +93,8 @@ Links::~Links() {
 void Links::await(Peer& peer, int more) noexcept {
   const bool before = peer.awaited > 0;
   peer.awaited += more;
-  awaited_ += (peer.awaited > 0 ? 1 : 0) - (before ? 1 : 0);
+  if (before && peer.awaited == 0) awaited_ -= peer.connections.size();
+  if (!before && peer.awaited > 0) awaited_ += peer.connections.size();
 }
 
 void Links::end(Request& request, bool failed) noexcept {
@@ -107,8 +111,7 @@ void Links::send(Request& request, int to, std::uint64_t slot, const void* data,
   Lock lock(*this);
   const auto parts = count_of_parts(bytes, peer.connections.size());
   if (parts > 1) request.parts = std::make_unique<Part[]>(parts - 1);
-  if (announces_ || bytes > announced_call || (!in_call && bytes > announced_send))
-    announce = std::make_unique<OwnPart>();
+  if (announces_ || (!in_call && bytes > announced_send)) announce = std::make_unique<OwnPart>();
   begin(request, to, true);
   request.slot = slot;
   request.data = static_cast<std::byte*>(const_cast<void*>(data));
@@ -148,6 +151,7 @@ void Links::queue_data(Peer& peer, Request& request) noexcept {
 void Links::queue(Peer& peer, Connection& c, Part& part) noexcept {
   (c.last == nullptr ? c.first : c.last->next) = &part;
   c.last = &part;
+  if (c.first == &part) ++queued_;
   if (c.first == &part) write(peer, c);
 }
 
@@ -186,12 +190,12 @@ bool Links::write(Peer& peer, Connection& c) noexcept {
         std::memcpy(copy.data() + at, arrays[i].iov_base, arrays[i].iov_len);
         at += arrays[i].iov_len;
       }
-      sent = ::send(c.socket, copy.data(), all, MSG_NOSIGNAL | MSG_DONTWAIT);
+      sent = ::send(c.socket.get(), copy.data(), all, MSG_NOSIGNAL | MSG_DONTWAIT);
     } else {
       msghdr message{};
       message.msg_iov = arrays.data();
       message.msg_iovlen = count;
-      sent = ::sendmsg(c.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      sent = ::sendmsg(c.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -215,7 +219,10 @@ void Links::advance(Connection& c, std::size_t bytes) noexcept {
     bytes -= take;
     if (part->done < whole) return;
     c.first = part->next;
-    if (c.first == nullptr) c.last = nullptr;
+    if (c.first == nullptr) {
+      c.last = nullptr;
+      --queued_;
+    }
     if (part->request == nullptr)
       delete static_cast<OwnPart*>(part);
     else if (--part->request->parts_left == 0)
@@ -225,6 +232,7 @@ void Links::advance(Connection& c, std::size_t bytes) noexcept {
 
 bool Links::write_all() noexcept {
   bool moved = false;
+  if (queued_ == 0) return false;
   for (auto& peer : peers_)
     for (auto& c : peer.connections)
       if (c.first != nullptr) moved = write(peer, c) || moved;
@@ -238,6 +246,7 @@ void Links::stop_sending(Peer& peer) noexcept {
     if (!request.ended) end(request, true);
   };
   for (auto& c : peer.connections) {
+    if (c.first != nullptr) --queued_;
     while (c.first != nullptr) {
       auto* const part = std::exchange(c.first, c.first->next);
       if (part->request == nullptr)
@@ -274,8 +283,13 @@ void Links::recv(Request& request, int from, std::uint64_t slot, void* data, std
   request.data = static_cast<std::byte*>(data);
   request.bytes = bytes;
   request.next = nullptr;
-  if (is_closing()) return end(request, true);
-  if (!peer.incoming.empty() && take_early(peer, request)) return;
+  if (is_closing() || fault_) return end(request, true);
+  try {
+    if (!peer.incoming.empty() && take_early(peer, request)) return;
+  } catch (const std::bad_alloc&) {
+    end(request, true);
+    throw;
+  }
   (peer.last == nullptr ? peer.first : peer.last->next) = &request;
   peer.last = &request;
 }
@@ -286,11 +300,13 @@ bool Links::take_early(Peer& peer, Request& request) {
     return m.request == nullptr && !m.forgotten && m.slot == request.slot;
   });
   if (found == peer.incoming.end()) return false;
-  found->request = &request;
-  if (std::exchange(found->announced, false)) {
+  if (found->announced) {
     send_own(peer, {.kind = Frame::Kind::go, .number = found->number});
+    found->announced = false;
+    found->request = &request;
     return true;
   }
+  found->request = &request;
   if (found->early != nullptr && std::min<std::size_t>(request.bytes, found->bytes) > 0)
     // All of it, because parts arrive in any order.
     std::memcpy(request.data, found->early.get(),
@@ -319,9 +335,11 @@ void Links::drop(Incoming& message) noexcept {
 
 /// Makes room for a message without a receive.
 void Links::keep(Peer& peer, Incoming& message) {
-  if (message.bytes > most_early_bytes - early_bytes_)
+  if (message.bytes > most_early_bytes - early_bytes_) {
+    message.forgotten = true;
     return fail(peer, Errc::resource_exhausted,
                 "more than 1 GiB of messages has arrived for which no receive has been posted");
+  }
   message.early = std::make_unique_for_overwrite<std::byte[]>(message.bytes);
   early_bytes_ += message.bytes;
 }
@@ -345,11 +363,12 @@ Links::Step Links::begin_message(Peer& peer, Connection& c) {
   const auto ahead = static_cast<std::int32_t>(f.number - peer.begun);
   if (ahead > 0) return Step::waits;
   const auto bytes = f.end - f.begin;
+  const bool announced = f.kind == Frame::Kind::announce;
   if (ahead < 0) {
     const auto found = std::ranges::find_if(
         peer.incoming, [&](const Incoming& m) { return m.number == f.number; });
     if (found == peer.incoming.end() || found->slot != f.slot || found->bytes != f.bytes ||
-        found->announced || bytes > f.bytes - found->promised) {
+        found->announced || announced || bytes > f.bytes - found->promised) {
       accuse(peer, "a part of no message");
       return Step::waits;
     }
@@ -357,28 +376,24 @@ Links::Step Links::begin_message(Peer& peer, Connection& c) {
     c.into = &*found;
     return Step::done;
   }
-  const bool announced = f.kind == Frame::Kind::announce;
-  const bool forgotten = !peer.forgotten.empty() && peer.forgotten.contains(f.number);
-  auto* const request = forgotten ? nullptr : take_posted(peer, f.slot);
-  const bool is_whole = !announced && bytes == f.bytes;
-  if (request == nullptr && !forgotten && peer.awaited == 0) return Step::waits;
-  auto& message =
-      is_whole && (request != nullptr || forgotten) ? c.whole = {} : peer.incoming.emplace_back();
+  auto* const request = take_posted(peer, f.slot);
+  if (request == nullptr && peer.awaited == 0) return Step::waits;
+  auto& message = request != nullptr&& !announced&& bytes == f.bytes ? c.whole = {}
+                                                                     : peer.incoming.emplace_back();
   message.number = f.number;
   message.slot = f.slot;
   message.bytes = f.bytes;
   message.promised = bytes;
   message.request = request;
   message.announced = announced && request == nullptr;
-  message.forgotten = forgotten;
   ++peer.begun;
-  if (forgotten) peer.forgotten.erase(f.number);
   if (announced) {
     if (request != nullptr) send_own(peer, {.kind = Frame::Kind::go, .number = f.number});
     c.has_frame = false;
     return Step::done;
   }
-  if (request == nullptr && !forgotten) keep(peer, message);
+  if (request == nullptr) keep(peer, message);
+  if (fault_) return Step::waits;
   c.into = &message;
   return Step::done;
 }
@@ -469,13 +484,13 @@ bool Links::read(Peer& peer, Connection& c) {
     const std::size_t room = stage_bytes - c.end;
     ssize_t got = 0;
     if (direct.empty()) {
-      got = ::recv(c.socket, c.stage.get() + c.end, room, MSG_DONTWAIT);
+      got = ::recv(c.socket.get(), c.stage.get() + c.end, room, MSG_DONTWAIT);
     } else {
       std::array<iovec, 2> arrays{{{direct.data(), direct.size()}, {c.stage.get() + c.end, room}}};
       msghdr message{};
       message.msg_iov = arrays.data();
       message.msg_iovlen = arrays.size();
-      got = ::recvmsg(c.socket, &message, MSG_DONTWAIT);
+      got = ::recvmsg(c.socket.get(), &message, MSG_DONTWAIT);
     }
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
@@ -506,7 +521,7 @@ bool Links::read_all(Peer& peer) noexcept {
   bool moved = false;
   try {
     for (auto& c : peer.connections)
-      if (c.readable || c.has_frame || awaited_ <= few_peers) moved = read(peer, c) || moved;
+      if (c.readable || c.has_frame || awaited_ <= few_connections) moved = read(peer, c) || moved;
   } catch (const std::bad_alloc&) {
     fail(peer, Errc::resource_exhausted, "there is no memory for its messages");
   }
@@ -514,12 +529,9 @@ bool Links::read_all(Peer& peer) noexcept {
 }
 
 void Links::forget(Peer& peer, std::uint32_t number) {
-  if (static_cast<std::int32_t>(number - peer.begun) >= 0) {
-    // Its parts are still in other connections.
-    peer.forgotten.insert(number);
-    if (peer.forgotten.size() > most_forgotten) accuse(peer, "it withdraws too many messages");
-    return;
-  }
+  // The first part of a message comes before this frame, over the same connection.
+  if (static_cast<std::int32_t>(number - peer.begun) >= 0)
+    return accuse(peer, "it withdraws a message that it has not sent");
   for (auto& message : peer.incoming) {
     if (message.number != number || message.request != nullptr) continue;
     message.forgotten = true;
@@ -529,15 +541,16 @@ void Links::forget(Peer& peer, std::uint32_t number) {
   }  // Otherwise a receive has matched it.
 }
 
-void Links::revoke(Peer& peer, std::uint32_t number) noexcept {
+void Links::revoke(Peer& peer, std::uint32_t number) {
   const auto found = std::ranges::find_if(
       peer.incoming, [&](const Incoming& m) { return m.number == number && m.promised == 0; });
   if (found == peer.incoming.end()) return;
-  if (auto* const request = found->request) {  // It waits for the next message again.
-    request->next = std::exchange(peer.first, request);
-    if (peer.last == nullptr) peer.last = request;
-  }
+  auto* const request = found->request;
   peer.incoming.erase(found);
+  if (request == nullptr || take_early(peer, *request)) return;
+  // It waits for the next message again.
+  request->next = std::exchange(peer.first, request);
+  if (peer.last == nullptr) peer.last = request;
 }
 
 bool Links::has_arrived(int from, std::uint64_t slot) {
@@ -590,7 +603,10 @@ bool Links::withdraw(Request& request) noexcept {
           frame.kind = Frame::Kind::revoke;
           break;
         }
-      if (!request.ended) give_copies(peer, request);
+      if (!request.ended) {
+        give_copies(peer, request);
+        need_watcher();
+      }
       send_own(peer, frame);
     } catch (const std::bad_alloc&) {
       stop_sending(peer);
@@ -624,16 +640,32 @@ void Links::unlink(Peer& peer, Request& request) noexcept {
 // Progress, ends, faults.
 
 bool Links::progress() noexcept {
-  if (awaited_ > few_peers) collect(epoll_, 0ms, nullptr);
+  if (awaited_ > few_connections) collect(epoll_, 0ms, nullptr);
   bool moved = false;
   for (auto& peer : peers_)
     if (peer.awaited > 0 && !peer.lost) moved = read_all(peer) || moved;
   return write_all() || moved;
 }
 
-void Links::drain(int peer) noexcept {
-  while (read_all(peers_[static_cast<std::size_t>(peer)])) {
-  }
+/// Ends connections whose peer's machine does not answer. TCP_USER_TIMEOUT would also end those to
+/// a rank that does not read, because it is late.
+void Links::serve() noexcept {
+  const auto now = Deadline::Clock::now();
+  if (dead_after_.count() == 0 || now < next_look_) return;
+  next_look_ = now + dead_after_ / 10;
+  for (auto& peer : peers_)
+    for (auto& c : peer.connections) {
+      const auto silent = mesh::unanswered(c.socket.get());
+      if (!silent) {
+        c.unanswered_since = {};
+      } else if (c.unanswered_since == Deadline::Clock::time_point() ||
+                 now - *silent > c.unanswered_since) {
+        c.unanswered_since = now;
+      } else if (now - c.unanswered_since >= dead_after_) {
+        ::shutdown(c.socket.get(), SHUT_RDWR);
+        report(peer);
+      }
+    }
 }
 
 void Links::collect(int epoll, std::chrono::milliseconds time, Lock* lock) noexcept {
@@ -699,11 +731,11 @@ void Links::flush(Deadline limit) {
   };
   while (waits() && !limit.expired())
     if (!write_all()) collect(epoll_, 1ms, nullptr);
-  std::vector<int> sockets;
+  open_.clear();
   for (const auto& peer : peers_)
     for (const auto& c : peer.connections)
-      if (!peer.ending) sockets.push_back(c.socket);
-  mesh::drain(sockets);
+      if (!peer.ending) open_.push_back(c.socket.get());
+  mesh::drain(open_);
 }
 
 std::optional<int> Links::unreceived() {
@@ -731,10 +763,7 @@ void Links::close() noexcept {
       if (message.request != nullptr) end(*std::exchange(message.request, nullptr), true);
     };
     for (auto& message : peer.incoming) stop_receiving(message);
-    for (auto& c : peer.connections) {
-      stop_receiving(c.whole);
-      ::close(c.socket);
-    }
+    for (auto& c : peer.connections) stop_receiving(c.whole);
     peer.connections.clear();
     peer.incoming.clear();
   }

@@ -7,13 +7,13 @@
 #include <list>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
 #include <tutti/error.hpp>
 
 #include "mesh/links.hpp"
+#include "mesh/sockets.hpp"
 
 namespace tutti::backend::tcp {
 
@@ -50,9 +50,12 @@ class Links final : public mesh::Links {
  public:
   struct Request;
 
-  /// `sockets`: by rank, connected and non-blocking; owned. `announces`: every message is
-  /// announced, so that a send ends only when its message has been matched.
-  Links(std::vector<std::vector<int>> sockets, bool announces, std::function<void(int)> ended);
+  using Sockets = std::vector<std::vector<mesh::Socket>>;
+  /// `sockets`: by rank, connected and non-blocking. `announces`: every message is announced, so
+  /// that a send ends only when its message has been matched. `dead_after`: a connection ends when
+  /// data or a probe have waited so long for an answer of the peer's machine; 0: never.
+  Links(Sockets sockets, bool announces, std::chrono::nanoseconds dead_after,
+        std::function<void(int)> ended);
   ~Links() override;
 
   /// A frame of a request in the queue of a connection.
@@ -75,13 +78,14 @@ class Links final : public mesh::Links {
   /// `in_call`: of a collective. @throws std::bad_alloc; the message is then not sent.
   void send(Request& request, int peer, std::uint64_t slot, const void* data, std::size_t bytes,
             bool in_call);
+  /// @throws std::bad_alloc; the request has then ended.
   void recv(Request& request, int peer, std::uint64_t slot, void* data, std::size_t bytes);
   /// Makes progress. True if a message with this slot has arrived that no receive has taken.
   bool has_arrived(int peer, std::uint64_t slot);
   /// Ends a request before its time: its message will not be matched, and is forgotten if it has
   /// been sent. Never waits; returns true.
   bool withdraw(Request& request) noexcept;
-  /// Waits until posted messages have been sent, and ends the connections in this direction.
+  /// Waits until posted messages have been sent and their arrival is acknowledged.
   void flush(Deadline limit);
   /// The sender of a message that this rank has not received; empty if there is none.
   std::optional<int> unreceived();
@@ -113,7 +117,7 @@ class Links final : public mesh::Links {
     std::vector<std::byte> data{};
   };
   struct Connection {
-    int socket = -1;
+    mesh::Socket socket{};
     Part* first = nullptr;  // To be sent.
     Part* last = nullptr;
     std::unique_ptr<std::byte[]> stage{};  // What has been read, and not yet handled.
@@ -126,6 +130,7 @@ class Links final : public mesh::Links {
     Incoming whole{};          // A message of one frame whose receive was there.
     bool readable = true;      // Perhaps.
     bool closed = false;       // By the peer.
+    Deadline::Clock::time_point unanswered_since{};  // As seen by serve(); 0: answered.
   };
   struct Peer {
     std::vector<Connection> connections{};
@@ -136,17 +141,17 @@ class Links final : public mesh::Links {
     std::uint32_t sent = 0;        // Messages.
     std::uint32_t begun = 0;       // Messages that have been matched or kept.
     std::list<Incoming> incoming{};
-    std::set<std::uint32_t> forgotten{};  // Before they have begun.
-    bool ending = false;                  // Its end has been reported.
-    bool lost = false;                    // Nothing more can be received.
-    bool deaf = false;                    // Nothing more can be sent.
+    bool ending = false;  // Its end has been reported.
+    bool lost = false;    // Nothing more can be received.
+    bool deaf = false;    // Nothing more can be sent.
   };
 
   bool progress() noexcept override;
-  void drain(int peer) noexcept override;
   bool is_lost(int peer) const noexcept override {
     return peers_[static_cast<std::size_t>(peer)].lost;
   }
+  bool has_more() const noexcept override { return queued_ > 0; }
+  void serve() noexcept override;
   void sleep(Lock& lock, bool watches, bool moves, std::chrono::milliseconds time) override;
 
   enum class Step : std::uint8_t { done, short_of_bytes, waits };
@@ -173,7 +178,7 @@ class Links final : public mesh::Links {
   void keep(Peer& peer, Incoming& incoming);
   void drop(Incoming& incoming) noexcept;
   void forget(Peer& peer, std::uint32_t number);
-  void revoke(Peer& peer, std::uint32_t number) noexcept;
+  void revoke(Peer& peer, std::uint32_t number);
   void go(Peer& peer, std::uint32_t number) noexcept;
   void unlink(Peer& peer, Request& request) noexcept;
   void stop_sending(Peer& peer) noexcept;
@@ -184,7 +189,11 @@ class Links final : public mesh::Links {
 
   std::vector<Peer> peers_;
   bool announces_;
-  int awaited_ = 0;          // Peers that are read.
+  std::chrono::nanoseconds dead_after_;
+  Deadline::Clock::time_point next_look_{};
+  std::size_t awaited_ = 0;  // Connections to peers that are read.
+  int queued_ = 0;           // Connections with something to send.
+  std::vector<int> open_{};  // Has room for all sockets; for flush().
   int epoll_ = -1;           // For a thread that waits.
   int watching_epoll_ = -1;  // For the thread in attend().
   std::uint64_t early_bytes_ = 0;

@@ -107,12 +107,14 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
   mesh::check_reachable(rendezvous.names(), locations, interfaces);
   auto sockets = connect_all(rendezvous, listener, init.rank, addresses, secret);
   internal::crypto::erase(secret);
-  for (std::size_t r = 0; r < sockets.size(); ++r) {
-    if (init.dead_after.count() > 0) mesh::end_unanswered(sockets[r], init.dead_after);
-    if (locations[r]->identity.boot == here.identity.boot)
-      for (const int socket : sockets[r]) mesh::use_reno(socket);
-  }
-  made.links = std::make_shared<Links>(std::move(sockets), init.checked, std::move(ended));
+  for (std::size_t r = 0; r < sockets.size(); ++r)
+    for (const auto& socket : sockets[r]) {
+      const int descriptor = socket.get();
+      if (init.dead_after.count() > 0) mesh::probe_idle({&descriptor, 1}, init.dead_after);
+      if (locations[r]->identity.boot == here.identity.boot) mesh::use_reno(descriptor);
+    }
+  made.links =
+      std::make_shared<Links>(std::move(sockets), init.checked, init.dead_after, std::move(ended));
   made.links->set_polling(cores.size(), internal::count_cores(cores));
   made.transport = most == 1 ? fmt::format("tcp/{}", interface.name)
                              : fmt::format("tcp/{}, {} connections to a rank of another host",

@@ -1,6 +1,8 @@
 // Messages whose sender or receiver has given up.
 
 #include <atomic>
+#include <chrono>
+#include <new>
 #include <optional>
 
 #include "worker.hpp"
@@ -46,9 +48,20 @@ bool Worker::discard(ucp_tag_t tag, ucp_tag_t mask, bool is_withdrawal) {
 }
 
 void Worker::serve() noexcept {
+  try {
+    const auto now = Deadline::Clock::now();
+    if (!processes_.empty() && now >= next_look_) {
+      next_look_ = now + std::chrono::milliseconds(20);
+      for (std::size_t r = 0; r < processes_.size(); ++r)
+        if (!processes_[r].is_alive()) lose(endpoints_[r]);
+    }
+    discard_withdrawn();
+  } catch (const std::bad_alloc&) {  // Tries again.
+  }
+}
+
+void Worker::discard_withdrawn() {
   const LogTo log(collector_);
-  for (std::size_t r = 0; r < processes_.size(); ++r)
-    if (!processes_[r].is_alive()) lose(endpoints_[r]);
   while (discard(0, hash_mask, true)) {
   }
   for (auto d = discarded_.begin(); d != discarded_.end();) {

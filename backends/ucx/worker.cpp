@@ -144,7 +144,7 @@ void Worker::sleep(Lock& lock, bool watches, bool moves, std::chrono::millisecon
   if (moves && api_.worker_arm(worker_) != UCS_OK) return;
   std::array<pollfd, 3> events{{{moves ? descriptor_ : -1, POLLIN, 0},
                                 {watches ? event_.descriptor() : -1, POLLIN, 0},
-                                {closed_.descriptor(), POLLIN, 0}}};
+                                {watches ? -1 : wake_.descriptor(), POLLIN, 0}}};
   lock.get().unlock();
   (void)::poll(events.data(), events.size(), static_cast<int>(time.count()));
   lock.take();

@@ -137,6 +137,7 @@ class Worker final : public mesh::Links {
   }
   void sleep(Lock& lock, bool watches, bool moves, std::chrono::milliseconds time) override;
   void serve() noexcept override;
+  void discard_withdrawn();
   void log_lines(std::unique_lock<std::mutex>& lock) noexcept override;
   bool discard(ucp_tag_t tag, ucp_tag_t mask, bool is_withdrawal);
   void close_endpoints();
@@ -149,6 +150,7 @@ class Worker final : public mesh::Links {
   Logger logger_;
   Logger collector_;  // Adds UCX's lines to lines_.
   std::vector<Process> processes_;
+  Deadline::Clock::time_point next_look_{};  // At them.
 
   std::vector<std::pair<LogLevel, std::string>> lines_;
   std::size_t lines_left_out_ = 0;  // By close(), after the first one.

@@ -47,7 +47,7 @@ struct Node {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, nodes, ranks, free_port, where)
 
-std::string key_of(int node) {
+std::string key_of_node(int node) {
   return fmt::format("node/{}", node);
 }
 
@@ -225,7 +225,7 @@ void Rendezvous::assign(const std::stop_token& stop, Store& store) {
   const auto self = this_host();
   const auto mine = to_message(Node{options_.nodes, options_.ranks, free_port(),
                                     fmt::format("{} pid {}", self.name, self.pid)});
-  const auto held = set_once(store, key_of(options_.node), mine);
+  const auto held = set_once(store, key_of_node(options_.node), mine);
   if (held != mine)
     throw Failure(
         Exit::usage,
@@ -234,7 +234,7 @@ void Rendezvous::assign(const std::stop_token& stop, Store& store) {
   RankAssignment assignment{0, 0, address_, token_.file(), host_, 0};
   for (int number = 0; number < options_.nodes; ++number) {
     std::optional<std::string> text;
-    while (!(text = await(store, key_of(number)))) {
+    while (!(text = await(store, key_of_node(number)))) {
       if (stop.stop_requested()) return;
       if (const auto refusal = await(store, "refused")) {
         const auto status = from_message<ExitStatus>(*refusal);

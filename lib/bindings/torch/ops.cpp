@@ -177,7 +177,7 @@ std::tuple<at::Tensor, std::vector<std::int64_t>> gather_rows_of(const at::Tenso
     const libtorch::Contiguous x(local);
     auto all = all_gather_rows(group_under(group, local.device()), x, {},
                                libtorch::detail::in_torch(local, CallOptions()));
-    const auto rows = all.layout.counts();
+    const auto rows = all.rows.counts();
     return std::tuple(libtorch::to_torch(std::move(all.data)),
                       std::vector(rows.begin(), rows.end()));
   });
