@@ -41,7 +41,7 @@ TOOLS = [
 # A public header belongs to the folder with a source of its name. This table has headers without a source, or
 # with another name:
 HEADER_ONLY = {
-    "values": "backend/op call_options deadline grad_scale half operation registration rows version",
+    "values": "backend/op call_options deadline format grad_scale half operation registration rows version",
     "backend": "backend/work_state group_options",
     "group": "pending",
     "launch": "cluster",

@@ -36,7 +36,7 @@ def check_headers(options, wheel, folder):
     sources = sorted((ROOT / "lib/bindings/torch").glob("*.cpp"))
     unit = pathlib.Path(folder, "all.cpp")
     unit.write_text("".join(f'#include "{source}"\n' for source in sources), encoding="utf-8")
-    includes = [f"-I{ROOT / of}" for of in ("include", "lib")] + [f"-I{sysconfig.get_paths()['include']}"]
+    includes = [f"-I{ROOT / of}" for of in ("include", "lib/bindings")] + [f"-I{sysconfig.get_paths()['include']}"]
     includes += [f"-isystem{pathlib.Path(folder, 'torch/include', of)}" for of in ("", "torch/csrc/api/include")]
     done = subprocess.run([*options.compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
                            "-DTORCH_API_INCLUDE_EXTENSION_H", *includes, str(unit)],

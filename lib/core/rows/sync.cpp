@@ -32,8 +32,7 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
                     const CallOptions& options) try {
   if (!is_combined_on_host(group, data.dtype, op, options.order_fixed))
     return internal::host_call(
-        group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options, {},
-        "all_reduce_number");
+        group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options);
   const auto ranks = static_cast<std::size_t>(group.size());
   const auto n = data.shape.numel();
   std::vector<std::byte> all(ranks * data.bytes());

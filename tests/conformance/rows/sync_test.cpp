@@ -43,7 +43,7 @@ TEST_P(Sync, NumbersComeBackAsNumbers) {
     EXPECT_EQ(all_reduce_number(group, large, ReduceOp::min), large);
     // -3 / 2 is -1, not -2 as with a shift or a floor.
     EXPECT_EQ(all_reduce_number(group, rank == 0 ? -3 : 0, ReduceOp::avg), -3 / n);
-    expect_error(Errc::invalid_argument, {"all_reduce_number", "bor", "floats"},
+    expect_error(Errc::invalid_argument, {"all_reduce", "bor", "floats"},
                  [&] { (void)all_reduce_number(group, 1.0, ReduceOp::bor); });
     expect_usable(group);
   });
