@@ -69,6 +69,7 @@ compile() {
   local folder=$1
   shift
   say "Building $folder"
-  # Or ccache gives the precompiled header of other comments, whose files GCC then includes a second time.
-  CCACHE_COMMENTS=1 ninja -C "$folder" ${JOBS:+-j "$JOBS"} "$@"
+  # By preprocessed text ccache would give the precompiled header of other comments and spaces, whose files GCC then
+  # includes a second time. The namespace leaves out what earlier builds have stored so.
+  CCACHE_DEPEND=1 CCACHE_NAMESPACE=tutti ninja -C "$folder" ${JOBS:+-j "$JOBS"} "$@"
 }

@@ -42,7 +42,7 @@ std::optional<std::chrono::milliseconds> unanswered(int descriptor) noexcept {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
-      (info.tcpi_unacked == 0 && info.tcpi_probes == 0))
+      (info.tcpi_probes < 2 && (info.tcpi_unacked == 0 || info.tcpi_retransmits < 2)))
     return std::nullopt;
   return std::chrono::milliseconds(info.tcpi_last_ack_recv);
 }

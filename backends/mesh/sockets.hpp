@@ -36,8 +36,9 @@ void probe_idle(std::span<const int> descriptors, std::chrono::nanoseconds time)
 /// the kernel's buffers are full.
 void end_unanswered(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept;
 
-/// The time since the peer's machine has answered, if data or a probe wait for its answer. A peer
-/// that does not read answers.
+/// The time since the last answer of the peer's machine, if data or a probe have been sent at least
+/// twice since: one may be lost, and Linux answers at most two probes a second. A machine answers
+/// also for a process that does not read.
 std::optional<std::chrono::milliseconds> unanswered(int descriptor) noexcept;
 
 /// The congestion control reno. A network within one machine has no slow link whose queue bbr could

@@ -661,7 +661,7 @@ void Links::serve() noexcept {
       } else if (c.unanswered_since == Deadline::Clock::time_point() ||
                  now - *silent > c.unanswered_since) {
         c.unanswered_since = now;
-      } else if (now - c.unanswered_since >= dead_after_) {
+      } else if (*silent >= dead_after_ && now - c.unanswered_since >= dead_after_ / 2) {
         ::shutdown(c.socket.get(), SHUT_RDWR);
         report(peer);
       }

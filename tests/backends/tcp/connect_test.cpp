@@ -29,7 +29,7 @@ namespace {
 
 using namespace backend::tcp;
 using namespace std::chrono_literals;
-using Sockets = std::vector<std::vector<int>>;
+using Sockets = std::vector<std::vector<backend::mesh::Socket>>;
 
 BackendInit init_of(const std::shared_ptr<Store>& store, int rank, int size,
                     std::chrono::nanoseconds timeout) {
@@ -85,13 +85,11 @@ std::string connect_two(int connections, std::array<internal::crypto::Digest, 2>
     for (int i = 0; i < connections; ++i) {
       const auto at = static_cast<std::size_t>(i);
       int number = 0;
-      EXPECT_EQ(::send(sockets[0][1][at], &i, sizeof i, 0), 4);
-      while (::recv(sockets[1][0][at], &number, sizeof number, 0) < 0) std::this_thread::yield();
+      EXPECT_EQ(::send(sockets[0][1][at].get(), &i, sizeof i, 0), 4);
+      while (::recv(sockets[1][0][at].get(), &number, sizeof number, 0) < 0)
+        std::this_thread::yield();
       EXPECT_EQ(number, i) << "another connection";
     }
-  for (const auto& rank : sockets)
-    for (const auto& peer : rank)
-      for (const int s : peer) ::close(s);
   return errors[0].empty() ? errors[1] : errors[0];
 }
 
@@ -121,18 +119,18 @@ TEST(TcpConnections, RefuseAReplayedProof) {
     std::memcpy(heard.data() + 8, ranks, sizeof ranks);
     const int s = connect_to(port);
     EXPECT_EQ(::send(s, heard.data(), 56, 0), 56);
-    std::array<std::byte, 64> answer{};
-    EXPECT_EQ(::recv(s, answer.data(), answer.size(), MSG_WAITALL), 64);
-    // The other rank's proof, as if it were this one's.
-    std::memcpy(heard.data() + 56, answer.data() + 32, 32);
+    std::array<std::byte, 32> nonce{};
+    EXPECT_EQ(::recv(s, nonce.data(), nonce.size(), MSG_WAITALL), 32);
+    // The rank proves nothing to a peer that has not: its nonce is all that there is to send back.
+    std::memcpy(heard.data() + 56, nonce.data(), 32);
     EXPECT_EQ(::send(s, heard.data() + 56, 32, 0), 32);
-    std::byte admitted{};
-    EXPECT_LE(::recv(s, &admitted, 1, 0), 0) << "admitted";
+    std::byte proof{};
+    EXPECT_LE(::recv(s, &proof, 1, 0), 0) << "admitted";
     ::close(s);
     const int again = connect_to(port);
     EXPECT_EQ(::send(again, heard.data(), heard.size(), MSG_NOSIGNAL), 88);
-    EXPECT_EQ(::recv(again, answer.data(), answer.size(), MSG_WAITALL), 64);
-    EXPECT_LE(::recv(again, &admitted, 1, 0), 0) << "admitted";
+    EXPECT_EQ(::recv(again, nonce.data(), nonce.size(), MSG_WAITALL), 32);
+    EXPECT_LE(::recv(again, &proof, 1, 0), 0) << "admitted";
     ::close(again);
   };
   EXPECT_EQ(connect_two(1, same, record), "");

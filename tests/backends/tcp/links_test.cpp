@@ -2,10 +2,12 @@
 
 #include "tcp/links.hpp"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -33,23 +35,24 @@ using namespace std::chrono_literals;
 /// Two ranks over so many connections; or one, and the other ends of its connections.
 struct Pair {
   explicit Pair(std::size_t connections, bool announces = false, bool raw = false) {
-    std::vector<std::vector<int>> sockets[2];
+    Links::Sockets sockets[2];
     for (int r : {0, 1}) sockets[r].resize(2);
     for (std::size_t i = 0; i < connections; ++i) {
       int ends[2];
       EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-      sockets[0][1].push_back(ends[0]);
+      sockets[0][1].emplace_back(ends[0]);
       if (raw)
         others.push_back(ends[1]);
       else
-        sockets[1][0].push_back(ends[1]);
+        sockets[1][0].emplace_back(ends[1]);
     }
     for (int r : {0, 1})
       if (r == 0 || !raw)
-        links[r] = std::make_unique<Links>(std::move(sockets[r]), announces, [this, r](int peer) {
-          EXPECT_EQ(peer, 1 - r);
-          ends[r] = true;
-        });
+        links[r] =
+            std::make_unique<Links>(std::move(sockets[r]), announces, 0ns, [this, r](int peer) {
+              EXPECT_EQ(peer, 1 - r);
+              ends[r] = true;
+            });
   }
   ~Pair() {
     for (const int s : others) ::close(s);
@@ -250,15 +253,15 @@ TEST(TcpLinks, ThePeersEndEndsSendsAndReceives) {
 // Many peers: the kernel says which of them have sent something.
 TEST(TcpLinks, ReadManyPeers) {
   constexpr int peers = 20;
-  std::vector<std::vector<int>> sockets(peers + 1);
+  Links::Sockets sockets(peers + 1);
   std::vector<int> others;
   for (std::size_t r = 1; r <= peers; ++r) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    sockets[r].push_back(ends[0]);
+    sockets[r].emplace_back(ends[0]);
     others.push_back(ends[1]);
   }
-  Links links(std::move(sockets), false, [](int) {});
+  Links links(std::move(sockets), false, 0ns, [](int) {});
   std::vector<Links::Request> requests(peers);
   std::vector<int> in(peers, -1);
   for (int r = 0; r < peers; ++r)
@@ -286,9 +289,9 @@ Frame random_frame(std::mt19937_64& random) {
   frame.kind = static_cast<Frame::Kind>(some(6));
   frame.number = static_cast<std::uint32_t>(some(10) == 0 ? random() : some(5));
   frame.slot = some(3);
-  frame.bytes = some(8) == 0 ? random() : some(300);
-  frame.begin = some(3) == 0 ? some(300) : 0;
-  frame.end = some(3) == 0 ? some(300) : frame.kind == Frame::Kind::data ? frame.bytes : 0;
+  frame.bytes = some(20) == 0 ? random() : 100 * some(3);
+  frame.begin = some(3) == 0 ? 100 * some(3) : 0;
+  frame.end = some(3) == 0 ? 100 * some(3) : frame.kind == Frame::Kind::data ? frame.bytes : 0;
   return frame;
 }
 
@@ -305,7 +308,8 @@ void feed(std::uint64_t seed) {
       const auto frame = random_frame(random);
       const auto* const bytes = reinterpret_cast<const std::byte*>(&frame);
       text.insert(text.end(), bytes, bytes + sizeof frame);
-      text.resize(text.size() + random() % 300);
+      text.resize(text.size() +
+                  (random() % 4 == 0 ? random() % 300 : frame.end - frame.begin) % 400);
     }
     if (!text.empty())
       (void)::send(pair.others[random() % pair.others.size()], text.data(), text.size(),
@@ -344,6 +348,7 @@ TEST(TcpLinks, ABrokenProtocolIsNamed) {
            {{.bytes = 3, .begin = 0, .end = 4}, "its lengths contradict each other"},
            {{.bytes = ~0ULL, .begin = 0, .end = 4}, "its lengths contradict each other"},
            {{.number = ~0U, .bytes = 4, .end = 4}, "a part of no message"},
+           {{.kind = Frame::Kind::forget}, "it withdraws a message that it has not sent"},
            {{.bytes = 1ULL << 31, .end = 1ULL << 31}, "more than 1 GiB of messages"}}) {
     Pair pair(1, false, true);
     int data = 0;
@@ -357,6 +362,59 @@ TEST(TcpLinks, ABrokenProtocolIsNamed) {
         << fault->message();
     (void)pair.links[0]->withdraw(request);
   }
+}
+
+TEST(TcpLinks, AnAnnouncementOfABegunMessageIsRefused) {
+  Pair pair(1, false, true);
+  int data = 0;
+  Links::Request request;
+  pair.links[0]->recv(request, 1, 7, &data, sizeof data);
+  std::array<std::byte, 2 * sizeof(Frame) + 150> text{};
+  const Frame begun{.slot = 8, .bytes = 200, .end = 50};
+  const Frame announced{.kind = Frame::Kind::announce, .slot = 8, .bytes = 200};
+  std::memcpy(text.data(), &begun, sizeof begun);
+  std::memcpy(text.data() + sizeof begun + 50, &announced, sizeof announced);
+  ASSERT_EQ(::send(pair.others[0], text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+  EXPECT_EQ(wait(*pair.links[0], request, 20ms), Outcome::late);
+  EXPECT_TRUE(pair.links[0]->fault());
+  (void)pair.links[0]->withdraw(request);
+}
+
+/// Two connected sockets of TCP, small buffers.
+std::array<int, 2> connected() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int small = 4096;
+  ::setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof at;
+  EXPECT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  EXPECT_EQ(::listen(listener, 1), 0);
+  EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length), 0);
+  const int one = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(::connect(one, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  const int other = ::accept(listener, nullptr, nullptr);
+  ::close(listener);
+  for (const int s : {one, other}) ::fcntl(s, F_SETFL, O_NONBLOCK);
+  return {one, other};
+}
+
+// A rank that is late does not read: its machine answers the probes of the full connection.
+TEST(TcpLinks, ALatePeerKeepsItsConnection) {
+  const auto ends = connected();
+  Links::Sockets sockets(2);
+  sockets[1].emplace_back(ends[0]);
+  std::atomic<bool> ended{false};
+  Links links(std::move(sockets), false, 500ms, [&](int) { ended = true; });
+  const auto data = numbers(8'000'000);
+  Links::Request request;
+  links.send(request, 1, 7, data.data(), data.size(), true);
+  for (const auto limit = Deadline::after(2500ms); !limit.expired();) links.attend(50ms);
+  EXPECT_FALSE(ended);
+  EXPECT_FALSE(request.ended);
+  links.close();
+  ::close(ends[1]);
 }
 
 }  // namespace
