@@ -20,7 +20,8 @@ BLOCK = re.compile(r"^<!-- (code|all of): (\S+) -->\n+```\w*\n(.*?)^```$", re.M 
 WAY = re.compile(r"^<!-- way -->$(.*?)(^Not passed.*?)?^<!-- end -->$", re.M | re.S)
 SOURCE = re.compile(r"`((?:lib|backends)/[\w/]+\.cpp)`")
 INCLUDE = re.compile(r'^#include [<"]([^>"]+)[>"]', re.M)
-CALLED_THROUGH = ["include/tutti/backend/host_backend.hpp", "lib/core/collectives/functions.hpp", "backends/mesh/mesh.hpp"]
+CALLED_THROUGH = ["include/tutti/backend/host_backend.hpp", "lib/core/collectives/functions.hpp", "backends/mesh/mesh.hpp",
+                  "backends/mesh/links.hpp"]
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 PATH = re.compile(r"`((?:include|lib|backends|tests|tools|docs)/[\w./-]*)`")

@@ -364,7 +364,7 @@ TEST(TcpLinks, ABrokenProtocolIsNamed) {
   }
 }
 
-TEST(TcpLinks, AnAnnouncementOfABegunMessageIsRefused) {
+TEST(TcpLinks, AMessageBeginsOnce) {
   Pair pair(1, false, true);
   int data = 0;
   Links::Request request;
