@@ -181,11 +181,12 @@ TEST(TcpLinks, AWithdrawnMessageIsForgotten) {
         std::ranges::fill(wrong, std::uint8_t{0});
         // It has arrived, and its end, before the receive is posted.
         Links::Request other;
-        int dummy = 1;
-        pair.links[0]->send(other, 1, 8, &dummy, sizeof dummy, true);
+        int one = 1;
+        int number = 0;
+        pair.links[0]->send(other, 1, 8, &one, sizeof one, true);
         std::thread sender([&] { (void)wait(*pair.links[0], other); });
         Links::Request first;
-        pair.links[1]->recv(first, 0, 8, &dummy, sizeof dummy);
+        pair.links[1]->recv(first, 0, 8, &number, sizeof number);
         EXPECT_EQ(wait(*pair.links[1], first), Outcome::ended);
         sender.join();
         auto data = numbers(16, 4);
