@@ -45,7 +45,7 @@ static_assert(sizeof(Hello) == 56, "has no padding");
 
 enum class Side : std::uint8_t { opens = 1, accepts };
 
-/// What proves that `side` knows the secret.
+/// The proof that `side` knows the secret.
 crypto::Digest proof_of(const crypto::Digest& secret, Side side, const Hello& hello,
                         const crypto::Digest& nonce) {
   if (!crypto::available) return secret;

@@ -154,6 +154,11 @@ class Links final : public mesh::Links {
   void serve() noexcept override;
   void sleep(Lock& lock, bool watches, bool moves, std::chrono::milliseconds time) override;
 
+  /// The bytes that one connection moves before others have their turn.
+  static constexpr std::size_t turn = std::size_t{1} << 20;
+  static constexpr std::size_t stage_bytes = std::size_t{16} << 10;
+  /// With more connections to read, the kernel says which of them have something.
+  static constexpr std::size_t few_connections = 8;
   enum class Step : std::uint8_t { done, short_of_bytes, waits };
 
   Peer& peer_of(const Request& request) { return peers_[static_cast<std::size_t>(request.peer)]; }

@@ -1,4 +1,4 @@
-// How ranks of tcp find out who connects to them.
+// The connections of tcp while a group is made: proofs, and peers without one.
 
 #include "tcp/connect.hpp"
 
