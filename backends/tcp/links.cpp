@@ -144,8 +144,9 @@ void Links::queue_data(Peer& peer, Request& request) noexcept {
 void Links::queue(Peer& peer, Connection& c, Part& part) noexcept {
   (c.last == nullptr ? c.first : c.last->next) = &part;
   c.last = &part;
-  if (c.first == &part) ++queued_;
-  if (c.first == &part) write(peer, c);
+  if (c.first != &part) return;
+  ++queued_;
+  write(peer, c);
 }
 
 void Links::send_own(Peer& peer, const Frame& frame) {
@@ -377,7 +378,7 @@ void Links::collect(int epoll, std::chrono::milliseconds time, Lock* lock) noexc
   for (int i = 0; i < count; ++i) {
     const auto& event = events[static_cast<std::size_t>(i)];
     const auto at = event.data.u64 / most_connections;
-    if (at >= peers_.size()) continue;  // Of event_ or closed_.
+    if (at >= peers_.size()) continue;  // Of event_ or wake_.
     auto& peer = peers_[at];
     const auto connection = event.data.u64 % most_connections;
     if (connection >= peer.connections.size()) continue;  // After close().
@@ -424,12 +425,7 @@ std::optional<Error> Links::fault() {
 
 void Links::flush(Deadline limit) {
   Lock lock(*this);
-  const auto waits = [&] {
-    return std::ranges::any_of(peers_, [](const Peer& peer) {
-      return std::ranges::any_of(peer.connections, [](const Connection& c) { return c.first; });
-    });
-  };
-  while (waits() && !limit.expired())
+  while (queued_ > 0 && !limit.expired())
     if (!write_all()) collect(epoll_, 1ms, nullptr);
   open_.clear();
   for (const auto& peer : peers_)

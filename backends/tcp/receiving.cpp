@@ -1,4 +1,4 @@
-// What arrives over the connections: frames, and the messages that they are parts of.
+// Receiving: frames, and the messages that they are parts of.
 
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -125,8 +125,8 @@ Links::Step Links::begin_message(Peer& peer, Connection& c) {
   }
   auto* const request = take_posted(peer, f.slot);
   if (request == nullptr && peer.awaited == 0) return Step::waits;
-  auto& message = request != nullptr&& !announced&& bytes == f.bytes ? c.whole = {}
-                                                                     : peer.incoming.emplace_back();
+  const bool is_whole = request != nullptr && !announced && bytes == f.bytes;
+  auto& message = is_whole ? c.whole = {} : peer.incoming.emplace_back();
   message.number = f.number;
   message.slot = f.slot;
   message.bytes = f.bytes;
