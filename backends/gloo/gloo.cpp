@@ -10,6 +10,7 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "backend/rendezvous.hpp"
 #include "collectives/algorithms.hpp"
 #include "gloo/mesh.hpp"
 #include "mesh/backend.hpp"
@@ -54,6 +55,7 @@ std::string details() {
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
+  internal::refuse_encryption("gloo");
   if (init.device.type != DeviceType::cpu) return make_on_cuda(init, make);
   auto mesh = make_mesh({.group = init, .settings = settings()});
   return std::make_unique<GlooBackend>(whole_group(init, std::move(mesh)),

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/rendezvous.hpp"
 #include "group.hpp"
 #include "values/fail.hpp"
 
@@ -83,6 +84,7 @@ std::string details() {
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
+  internal::refuse_encryption("nccl");
   const auto image = cuda::fold_image();
   return make_nccl(
       init, {&nccl_api(), &cuda::cuda_api(), image.empty() ? nullptr : &cuda::driver_api(), image});

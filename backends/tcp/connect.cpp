@@ -41,16 +41,19 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 56, "has no padding");
 // Then the other rank sends its nonce, the first one its proof, the other one its own: it has
-// admitted the connection.
+// admitted the connection. With TLS the other rank is the client, and admits the connection when
+// its handshake is done.
 
 enum class Side : std::uint8_t { opens = 1, accepts };
+constexpr std::uint8_t key_of_tls = 3;
 
-/// The proof that `side` knows the secret.
-crypto::Digest proof_of(const crypto::Digest& secret, Side side, const Hello& hello,
-                        const crypto::Digest& nonce) {
+/// The HMAC of the secret over a connection. `what`: the side that proves to know the secret, or
+/// key_of_tls.
+crypto::Digest hmac_of(const crypto::Digest& secret, std::uint8_t what, const Hello& hello,
+                       const crypto::Digest& nonce) {
   if (!crypto::available) return secret;
   std::array<std::byte, 1 + sizeof hello + sizeof nonce> text;  // NOLINT(*-member-init)
-  text[0] = static_cast<std::byte>(side);
+  text[0] = std::byte{what};
   std::memcpy(text.data() + 1, &hello, sizeof hello);
   std::memcpy(text.data() + 1 + sizeof hello, nonce.data(), nonce.size());
   return crypto::hmac_sha256(secret, text);
@@ -98,9 +101,9 @@ void set_no_delay(int socket) {
 
 /// A connection whose peer has not yet proved who it is.
 struct Pending {
-  Pending(mesh::Socket s, Side mine) : socket(std::move(s)), side(mine) {}
+  Pending(mesh::Socket socket, Side mine) : channel(std::move(socket)), side(mine) {}
 
-  mesh::Socket socket;  // Empty once the connection has been admitted.
+  Channel channel;  // Empty once the connection has been admitted.
   Side side;
   Clock::time_point begun = Clock::now();
   Hello hello{};
@@ -109,37 +112,39 @@ struct Pending {
   std::array<std::byte, sizeof(Hello)> buffer{};
   std::size_t got = 0;
   bool connecting = false;
+  bool waits_to_send = false;
 };
 
 class Connector {
  public:
   Connector(internal::Rendezvous& rendezvous, const Listener& listener, int rank,
-            const std::vector<PeerAddress>& peers, const crypto::Digest& secret)
+            const std::vector<PeerAddress>& peers, const crypto::Digest& secret, bool encrypts)
       : rendezvous_(rendezvous),
         listener_(listener),
         rank_(rank),
         peers_(peers),
         secret_(secret),
-        sockets_(peers.size()),
+        encrypts_(encrypts),
+        channels_(peers.size()),
         reasons_(peers.size()) {
     for (std::size_t r = 0; r < peers.size(); ++r)
       if (static_cast<int>(r) != rank) {
-        sockets_[r].resize(static_cast<std::size_t>(peers[r].connections));
-        missing_ += sockets_[r].size();
+        channels_[r].resize(static_cast<std::size_t>(peers[r].connections));
+        missing_ += channels_[r].size();
       }
   }
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
 
-  std::vector<std::vector<mesh::Socket>> run() {
+  std::vector<std::vector<Channel>> run() {
     for (int r = 0; r < rank_; ++r)
-      for (std::size_t i = 0; i < sockets_[static_cast<std::size_t>(r)].size(); ++i) connect(r, i);
+      for (std::size_t i = 0; i < channels_[static_cast<std::size_t>(r)].size(); ++i) connect(r, i);
     while (missing_ > 0) {
       rendezvous_.check();
       if (rendezvous_.limit().expired()) throw late();
       turn();
     }
-    return std::exchange(sockets_, {});
+    return std::exchange(channels_, {});
   }
 
  private:
@@ -148,7 +153,8 @@ class Connector {
   void turn() {
     std::vector<pollfd> events{{listener_.descriptor(), POLLIN, 0}};
     for (const auto& s : pending_)
-      events.push_back({s.socket.get(), static_cast<short>(s.connecting ? POLLOUT : POLLIN), 0});
+      events.push_back(
+          {s.channel.descriptor(), static_cast<short>(s.waits_to_send ? POLLOUT : POLLIN), 0});
     (void)::poll(events.data(), events.size(), again_.empty() ? 20 : 5);
     auto event = events.begin() + 1;
     for (auto s = pending_.begin(); s != pending_.end();) {
@@ -156,7 +162,7 @@ class Connector {
       const bool is_late =
           current->side == Side::accepts && Clock::now() - current->begun > time_to_prove;
       const bool goes_on = event++->revents == 0 ? !is_late : meet(*current);
-      if (!current->socket)
+      if (!current->channel)
         pending_.erase(current);
       else if (!goes_on)
         leave(current);
@@ -180,13 +186,14 @@ class Connector {
       return;
     }
     auto& s = pending_.emplace_back(std::move(socket), Side::opens);
-    set_no_delay(s.socket.get());
+    set_no_delay(s.channel.descriptor());
     s.hello.from = rank_;
     s.hello.to = peer;
     s.hello.connection = connection;
     crypto::random(s.hello.nonce);
-    s.connecting = true;
-    if (::connect(s.socket.get(), address.get(), address.length()) != 0 && errno != EINPROGRESS) {
+    s.connecting = s.waits_to_send = true;
+    if (::connect(s.channel.descriptor(), address.get(), address.length()) != 0 &&
+        errno != EINPROGRESS) {
       reasons_[static_cast<std::size_t>(peer)] = std::strerror(errno);
       leave(std::prev(pending_.end()));
     }
@@ -240,18 +247,19 @@ class Connector {
     if (s.connecting) {
       int why = 0;
       socklen_t length = sizeof why;
-      ::getsockopt(s.socket.get(), SOL_SOCKET, SO_ERROR, &why, &length);
+      ::getsockopt(s.channel.descriptor(), SOL_SOCKET, SO_ERROR, &why, &length);
       if (why != 0) {
         reasons_[static_cast<std::size_t>(s.hello.to)] = std::strerror(why);
         return false;
       }
-      s.connecting = false;
+      s.connecting = s.waits_to_send = false;
       return send(s, &s.hello, sizeof s.hello);
     }
+    if (s.channel.is_encrypted()) return shake_hands(s);
     // The first rank's hello; all else is a nonce or a proof.
     const auto wanted =
         s.side == Side::accepts && s.step == 0 ? sizeof(Hello) : sizeof(crypto::Digest);
-    const auto n = ::recv(s.socket.get(), s.buffer.data() + s.got, wanted - s.got, 0);
+    const auto n = ::recv(s.channel.descriptor(), s.buffer.data() + s.got, wanted - s.got, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n <= 0) {
       if (s.side == Side::opens)
@@ -268,13 +276,11 @@ class Connector {
   bool opener_meets(Pending& s) {
     if (s.step == 1) {
       s.nonce = received(s);
-      const auto proof = proof_of(secret_, Side::opens, s.hello, s.nonce);
+      const auto proof = proof_of(s, Side::opens);
       return send(s, &proof, sizeof proof);
     }
-    if (is_proof(received(s), proof_of(secret_, Side::accepts, s.hello, s.nonce))) {
-      admit(s, s.hello.to);
-      return true;
-    }
+    if (is_proof(received(s), proof_of(s, Side::accepts)))
+      return authenticated(s, Channel::Side::server);
     reasons_[static_cast<std::size_t>(s.hello.to)] =
         "what listens at its address has not proved to be that rank";
     return false;
@@ -285,15 +291,36 @@ class Connector {
       std::memcpy(&s.hello, s.buffer.data(), sizeof s.hello);
       const auto& h = s.hello;
       return h.magic == Hello{}.magic && h.to == rank_ && h.from > rank_ &&
-             static_cast<std::size_t>(h.from) < sockets_.size() &&
-             h.connection < sockets_[static_cast<std::size_t>(h.from)].size() &&
+             static_cast<std::size_t>(h.from) < channels_.size() &&
+             h.connection < channels_[static_cast<std::size_t>(h.from)].size() &&
              send(s, &s.nonce, sizeof s.nonce);
     }
-    if (!is_proof(received(s), proof_of(secret_, Side::opens, s.hello, s.nonce))) return false;
-    const auto proof = proof_of(secret_, Side::accepts, s.hello, s.nonce);
-    if (!send(s, &proof, sizeof proof)) return false;
-    admit(s, s.hello.from);
-    return true;
+    if (!is_proof(received(s), proof_of(s, Side::opens))) return false;
+    const auto proof = proof_of(s, Side::accepts);
+    return send(s, &proof, sizeof proof) && authenticated(s, Channel::Side::client);
+  }
+
+  crypto::Digest proof_of(const Pending& s, Side side) const {
+    return hmac_of(secret_, static_cast<std::uint8_t>(side), s.hello, s.nonce);
+  }
+
+  /// Goes on with a connection whose peer has proved who it is.
+  bool authenticated(Pending& s, Channel::Side side) {
+    if (!encrypts_) {
+      admit(s);
+      return true;
+    }
+    s.channel.encrypt(side, hmac_of(secret_, key_of_tls, s.hello, s.nonce));
+    return shake_hands(s);
+  }
+
+  bool shake_hands(Pending& s) {
+    const auto state = s.channel.shake_hands();
+    s.waits_to_send = state == Channel::Handshake::waits_to_send;
+    if (state == Channel::Handshake::done) admit(s);
+    if (state == Channel::Handshake::failed && s.side == Side::opens)
+      reasons_[static_cast<std::size_t>(s.hello.to)] = "the TLS handshake failed";
+    return state != Channel::Handshake::failed;
   }
 
   static crypto::Digest received(const Pending& s) {
@@ -303,23 +330,24 @@ class Connector {
   }
 
   /// The connection is that of a peer. A first one that the peer gave up ends.
-  void admit(Pending& s, int peer) {
-    auto& socket = sockets_[static_cast<std::size_t>(peer)][s.hello.connection];
-    if (!socket) --missing_;
-    socket = std::move(s.socket);
-    s.socket.reset();
+  void admit(Pending& s) {
+    const int peer = s.side == Side::opens ? s.hello.to : s.hello.from;
+    auto& channel = channels_[static_cast<std::size_t>(peer)][s.hello.connection];
+    if (!channel) --missing_;
+    channel = std::move(s.channel);
+    s.channel.close();
   }
 
   /// The first bytes of a connection always fit into the kernel's buffer.
   static bool send(const Pending& s, const void* data, std::size_t bytes) {
-    return ::send(s.socket.get(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+    return ::send(s.channel.descriptor(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
   }
 
   Error late() const {
     std::string text;
     int first = -1;
-    for (std::size_t r = 0; r < sockets_.size(); ++r) {
-      if (std::ranges::all_of(sockets_[r], [](const auto& socket) { return bool(socket); }))
+    for (std::size_t r = 0; r < channels_.size(); ++r) {
+      if (std::ranges::all_of(channels_[r], [](const auto& channel) { return bool(channel); }))
         continue;
       const int peer = static_cast<int>(r);
       if (first < 0) first = rendezvous_.names()(peer);
@@ -345,7 +373,8 @@ class Connector {
   int rank_;
   const std::vector<PeerAddress>& peers_;
   const crypto::Digest& secret_;
-  std::vector<std::vector<mesh::Socket>> sockets_;
+  bool encrypts_;
+  std::vector<std::vector<Channel>> channels_;
   std::vector<std::string> reasons_;  // By rank: why the last attempt failed.
   std::size_t missing_ = 0;
   PendingList pending_;
@@ -370,11 +399,11 @@ int Listener::port() const {
                                          : reinterpret_cast<const sockaddr_in&>(own).sin_port);
 }
 
-std::vector<std::vector<mesh::Socket>> connect_all(internal::Rendezvous& rendezvous,
-                                                   const Listener& listener, int rank,
-                                                   const std::vector<PeerAddress>& peers,
-                                                   const crypto::Digest& secret) {
-  return Connector(rendezvous, listener, rank, peers, secret).run();
+std::vector<std::vector<Channel>> connect_all(internal::Rendezvous& rendezvous,
+                                              const Listener& listener, int rank,
+                                              const std::vector<PeerAddress>& peers,
+                                              const crypto::Digest& secret, bool encrypts) {
+  return Connector(rendezvous, listener, rank, peers, secret, encrypts).run();
 }
 
 }  // namespace tutti::backend::tcp

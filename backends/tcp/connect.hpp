@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "backend/rendezvous.hpp"
+#include "channel.hpp"
 #include "mesh/sockets.hpp"
 #include "store/crypto.hpp"
 
@@ -35,13 +36,14 @@ struct PeerAddress {
 /// the number of the connection and the nonces of both, the rank that opens first. Peers that do
 /// not are closed after 2 s, or when too many of them wait; their bytes are compared, never parsed.
 /// Without OpenSSL the secret takes the place of the HMAC, which keeps out only who cannot read the
-/// traffic.
-/// @param peers  by rank. @return by rank: connected, non-blocking sockets.
+/// traffic. `encrypts`: then the connection goes on under TLS, with a key of its own from `secret`.
+/// @param peers  by rank. @return by rank: the connections.
 /// @throws Error timeout, whose text names the ranks that are not connected; resource_exhausted;
 /// the error of a rank that has given up.
-std::vector<std::vector<mesh::Socket>> connect_all(internal::Rendezvous& rendezvous,
-                                                   const Listener& listener, int rank,
-                                                   const std::vector<PeerAddress>& peers,
-                                                   const internal::crypto::Digest& secret);
+std::vector<std::vector<Channel>> connect_all(internal::Rendezvous& rendezvous,
+                                              const Listener& listener, int rank,
+                                              const std::vector<PeerAddress>& peers,
+                                              const internal::crypto::Digest& secret,
+                                              bool encrypts);
 
 }  // namespace tutti::backend::tcp

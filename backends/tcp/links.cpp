@@ -27,8 +27,6 @@ using namespace std::chrono_literals;
 
 /// Messages from here on have one part per connection, each of at least half as many bytes.
 constexpr std::size_t split_from = std::size_t{128} << 10;
-/// Up to here a message is copied to be sent: one array costs less than two.
-constexpr std::size_t copied = 2048;
 /// Larger messages of a send, whose receive may come late, are announced.
 constexpr std::size_t announced_send = std::size_t{1} << 20;
 
@@ -38,18 +36,18 @@ std::size_t count_of_parts(std::size_t bytes, std::size_t connections) {
 
 }  // namespace
 
-Links::Links(Sockets sockets, bool announces, std::chrono::nanoseconds dead_after,
+Links::Links(Channels channels, bool announces, std::chrono::nanoseconds dead_after,
              std::function<void(int)> ended)
     : mesh::Links(std::move(ended)),
-      peers_(sockets.size()),
+      peers_(channels.size()),
       announces_(announces),
       dead_after_(dead_after) {
   std::size_t all = 0;
-  for (std::size_t r = 0; r < sockets.size(); ++r) {
-    peers_[r].connections.resize(sockets[r].size());
-    for (std::size_t i = 0; i < sockets[r].size(); ++i, ++all) {
+  for (std::size_t r = 0; r < channels.size(); ++r) {
+    peers_[r].connections.resize(channels[r].size());
+    for (std::size_t i = 0; i < channels[r].size(); ++i, ++all) {
       auto& connection = peers_[r].connections[i];
-      connection.socket = std::move(sockets[r][i]);
+      connection.channel = std::move(channels[r][i]);
       connection.stage = std::make_unique<std::byte[]>(stage_bytes);
     }
   }
@@ -72,7 +70,7 @@ Links::Links(Sockets sockets, bool announces, std::chrono::nanoseconds dead_afte
     for (std::size_t r = 0; r < peers_.size(); ++r)
       for (std::size_t i = 0; i < peers_[r].connections.size(); ++i)
         // Data do not wake the thread in attend(): a waiting thread receives them.
-        add(peers_[r].connections[i].socket.get(),
+        add(peers_[r].connections[i].channel.descriptor(),
             (epoll == &epoll_ ? EPOLLIN | EPOLLOUT : 0U) | EPOLLRDHUP | EPOLLET,
             r * most_connections + i);
   }
@@ -176,21 +174,7 @@ bool Links::write(Peer& peer, Connection& c) noexcept {
                                                   : static_cast<OwnPart*>(part)->data.data();
       if (bytes > at) add(data + at, bytes - at);
     }
-    ssize_t sent = 0;
-    if (count > 1 && all <= copied) {
-      std::array<std::byte, copied> copy;  // NOLINT(*-member-init)
-      std::size_t at = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        std::memcpy(copy.data() + at, arrays[i].iov_base, arrays[i].iov_len);
-        at += arrays[i].iov_len;
-      }
-      sent = ::send(c.socket.get(), copy.data(), all, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } else {
-      msghdr message{};
-      message.msg_iov = arrays.data();
-      message.msg_iovlen = count;
-      sent = ::sendmsg(c.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
+    const auto sent = c.channel.send({arrays.data(), count});
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) report(peer);
@@ -198,7 +182,7 @@ bool Links::write(Peer& peer, Connection& c) noexcept {
     }
     moved = true;
     advance(c, static_cast<std::size_t>(sent));
-    if (static_cast<std::size_t>(sent) < all) return moved;
+    if (static_cast<std::size_t>(sent) < all && !c.channel.is_encrypted()) return moved;
   }
   return moved;
 }
@@ -356,14 +340,14 @@ void Links::serve() noexcept {
   next_look_ = now + dead_after_ / 10;
   for (auto& peer : peers_)
     for (auto& c : peer.connections) {
-      const auto silent = mesh::unanswered(c.socket.get());
+      const auto silent = mesh::unanswered(c.channel.descriptor());
       if (!silent) {
         c.unanswered_since = {};
       } else if (c.unanswered_since == Deadline::Clock::time_point() ||
                  now - *silent > c.unanswered_since) {
         c.unanswered_since = now;
       } else if (*silent >= dead_after_ && now - c.unanswered_since >= dead_after_ / 2) {
-        ::shutdown(c.socket.get(), SHUT_RDWR);
+        ::shutdown(c.channel.descriptor(), SHUT_RDWR);
         report(peer);
       }
     }
@@ -430,7 +414,7 @@ void Links::flush(Deadline limit) {
   open_.clear();
   for (const auto& peer : peers_)
     for (const auto& c : peer.connections)
-      if (!peer.ending) open_.push_back(c.socket.get());
+      if (!peer.ending) open_.push_back(c.channel.descriptor());
   mesh::drain(open_);
 }
 

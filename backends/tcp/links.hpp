@@ -12,8 +12,8 @@
 
 #include <tutti/error.hpp>
 
+#include "channel.hpp"
 #include "mesh/links.hpp"
-#include "mesh/sockets.hpp"
 
 namespace tutti::backend::tcp {
 
@@ -50,11 +50,11 @@ class Links final : public mesh::Links {
  public:
   struct Request;
 
-  using Sockets = std::vector<std::vector<mesh::Socket>>;
-  /// `sockets`: by rank, connected and non-blocking. `announces`: every message is announced, so
+  using Channels = std::vector<std::vector<Channel>>;
+  /// `channels`: by rank, each ready to send. `announces`: every message is announced, so
   /// that a send ends only when its message has been matched. `dead_after`: a connection ends when
   /// data or a probe have waited so long for an answer of the peer's machine; 0: never.
-  Links(Sockets sockets, bool announces, std::chrono::nanoseconds dead_after,
+  Links(Channels channels, bool announces, std::chrono::nanoseconds dead_after,
         std::function<void(int)> ended);
   ~Links() override;
 
@@ -117,7 +117,7 @@ class Links final : public mesh::Links {
     std::vector<std::byte> data{};
   };
   struct Connection {
-    mesh::Socket socket{};
+    Channel channel{};
     Part* first = nullptr;  // To be sent.
     Part* last = nullptr;
     std::unique_ptr<std::byte[]> stage{};  // What has been read, and not yet handled.

@@ -229,22 +229,15 @@ bool Links::read(Peer& peer, Connection& c) {
     c.end -= std::exchange(c.begin, 0);
     const auto direct = c.into != nullptr ? place(c) : std::span<std::byte>();
     const std::size_t room = stage_bytes - c.end;
-    ssize_t got = 0;
-    if (direct.empty()) {
-      got = ::recv(c.socket.get(), c.stage.get() + c.end, room, MSG_DONTWAIT);
-    } else {
-      std::array<iovec, 2> arrays{{{direct.data(), direct.size()}, {c.stage.get() + c.end, room}}};
-      msghdr message{};
-      message.msg_iov = arrays.data();
-      message.msg_iovlen = arrays.size();
-      got = ::recvmsg(c.socket.get(), &message, MSG_DONTWAIT);
-    }
+    std::array<iovec, 2> arrays{{{direct.data(), direct.size()}, {c.stage.get() + c.end, room}}};
+    const auto got = c.channel.receive(std::span(arrays).subspan(direct.empty() ? 1 : 0));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
       c.readable = false;
       return moved;
     }
     if (got <= 0) {
+      if (got < 0 && errno == EPROTO) accuse(peer, "it is not encrypted with the connection's key");
       c.closed = true;
       peer.lost = std::ranges::all_of(peer.connections, &Connection::closed);
       report(peer);
@@ -253,7 +246,7 @@ bool Links::read(Peer& peer, Connection& c) {
     moved = true;
     const auto count = static_cast<std::size_t>(got);
     bytes += count;
-    is_dry = count < direct.size() + room;
+    is_dry = count < direct.size() + room && !c.channel.is_encrypted();
     const auto placed = std::min(count, direct.size());
     if (c.into != nullptr) {
       c.at += placed;

@@ -14,6 +14,7 @@
 #include "connect.hpp"
 #include "mesh/interface.hpp"
 #include "mesh/sockets.hpp"
+#include "store/served_store.hpp"
 #include "values/bytes.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
@@ -33,12 +34,13 @@ struct PeerInfo {
   mesh::Interface interface {};
   int port = 0;
   int connections = 1;
+  bool encrypts = false;
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
   out.text(info.interface.name).text(info.interface.address).u8(info.interface.loopback ? 1 : 0);
-  out.i32(info.port).i32(info.connections);
+  out.i32(info.port).i32(info.connections).u8(info.encrypts ? 1 : 0);
   return out.take();
 }
 
@@ -51,26 +53,38 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank) {
   info.interface.loopback = in.u8() != 0;
   info.port = in.i32();
   info.connections = in.i32();
+  info.encrypts = in.u8() != 0;
   in.end();
   return info;
 }
 
-/// The secret of the group, which only clients of the store know.
-internal::crypto::Digest secret_of(internal::Rendezvous& rendezvous) {
-  internal::crypto::Digest secret;
-  internal::crypto::random(secret);
+/// The secret of the group: a number that the first rank writes to the store, and in jobs with a
+/// token, which the ranks do not send, a key of both.
+internal::crypto::Digest secret_of(internal::Rendezvous& rendezvous, bool encrypts) {
+  namespace crypto = internal::crypto;
+  const auto token = internal::token_of(*rendezvous.store());
+  if (encrypts && !token)
+    fail(Errc::unsupported,
+         "TUTTI_TLS is 1, and the job has no token: the key would be sent in clear; set "
+         "TUTTI_TOKEN_FILE to a file with the same secret on every host, or start the ranks with "
+         "tutti run");
+  crypto::Digest secret;
+  crypto::random(secret);
   // The first byte says what the ranks do with it.
-  constexpr auto way = static_cast<std::byte>(internal::crypto::available ? 1 : 0);
+  const std::byte way{static_cast<std::uint8_t>(token ? 2 : crypto::available ? 1 : 0)};
   Bytes mine(1 + secret.size(), way);
   std::ranges::copy(secret, mine.begin() + 1);
   auto chosen = rendezvous.publish_first("tcp/secret", mine);
-  internal::crypto::erase(mine);
+  crypto::erase(mine);
   if (chosen.size() != mine.size() || chosen[0] != way)
-    internal::failf(Errc::unsupported,
-                    "tcp: some ranks' tutti was built with OpenSSL and some without it; they "
-                    "prove who they are in different ways");
+    fail(Errc::unsupported,
+         "tcp: the ranks prove who they are in different ways: some have TUTTI_TOKEN_FILE or a "
+         "tutti with OpenSSL, and some have not");
   std::copy(chosen.begin() + 1, chosen.end(), secret.begin());
-  internal::crypto::erase(chosen);
+  crypto::erase(chosen);
+  if (token)
+    crypto::hkdf_sha256(std::as_bytes(std::span(token.text())), Bytes(secret.begin(), secret.end()),
+                        std::as_bytes(std::span(std::string_view("tutti tcp"))), secret);
   return secret;
 }
 
@@ -81,8 +95,9 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
   const auto locations = internal::locations_of(init, rendezvous);
   const auto interface = mesh::interface_of(init);
   const Listener listener(interface.address);
-  auto secret = secret_of(rendezvous);
-  const PeerInfo own{interface, listener.port(), wanted_connections()};
+  const bool encrypts = wants_encryption();
+  auto secret = secret_of(rendezvous, encrypts);
+  const PeerInfo own{interface, listener.port(), wanted_connections(), encrypts};
   const auto infos = rendezvous.exchange("tcp/address", encode(own));
 
   const auto me = static_cast<std::size_t>(init.rank);
@@ -94,6 +109,13 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
   int most = 1;
   for (std::size_t r = 0; r < infos.size(); ++r) {
     const auto info = decode(infos[r], rendezvous.names()(static_cast<int>(r)));
+    const auto& names = rendezvous.names();
+    if (info.encrypts != encrypts)
+      internal::failf(Errc::unsupported,
+                      "group '{}': TUTTI_TLS is {} on rank {} and {} on rank {}; it must be the "
+                      "same on all ranks",
+                      names.group(), encrypts ? 1 : 0, names(init.rank), info.encrypts ? 1 : 0,
+                      names(static_cast<int>(r)));
     const auto& there = *locations[r];
     const bool is_near = there.shares_loopback(here) && there.host == here.host;
     // One connection is enough where there is no delay.
@@ -105,20 +127,19 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
     if (there.serves_store) made.server = static_cast<int>(r);
   }
   mesh::check_reachable(rendezvous.names(), locations, interfaces);
-  auto sockets = connect_all(rendezvous, listener, init.rank, addresses, secret);
+  auto channels = connect_all(rendezvous, listener, init.rank, addresses, secret, encrypts);
   internal::crypto::erase(secret);
-  for (std::size_t r = 0; r < sockets.size(); ++r)
-    for (const auto& socket : sockets[r]) {
-      const int descriptor = socket.get();
+  for (std::size_t r = 0; r < channels.size(); ++r)
+    for (const auto& channel : channels[r]) {
+      const int descriptor = channel.descriptor();
       if (init.dead_after.count() > 0) mesh::probe_idle({&descriptor, 1}, init.dead_after);
       if (locations[r]->identity.boot == here.identity.boot) mesh::use_reno(descriptor);
     }
   made.links =
-      std::make_shared<Links>(std::move(sockets), init.checked, init.dead_after, std::move(ended));
+      std::make_shared<Links>(std::move(channels), init.checked, init.dead_after, std::move(ended));
   made.links->set_polling(cores.size(), internal::count_cores(cores));
-  made.transport = most == 1 ? fmt::format("tcp/{}", interface.name)
-                             : fmt::format("tcp/{}, {} connections to a rank of another host",
-                                           interface.name, most);
+  made.transport = fmt::format("tcp/{}{}", interface.name, encrypts ? ", TLS 1.3" : "");
+  if (most > 1) made.transport += fmt::format(", {} connections to a rank of another host", most);
   return made;
 }
 

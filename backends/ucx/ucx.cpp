@@ -12,11 +12,13 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "backend/rendezvous.hpp"
 #include "collectives/algorithms.hpp"
 #include "mesh/backend.hpp"
 #include "mesh/linked_mesh.hpp"
 #include "ucx/config.hpp"
 #include "ucx/rendezvous.hpp"
+#include "values/environment_switch.hpp"
 
 namespace tutti::backend::ucx {
 namespace {
@@ -41,6 +43,7 @@ Transports transports_of(const std::string& args) {
 }
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
+  if (init.args != "shm") internal::refuse_encryption("ucx");
   auto mesh = make_mesh({.group = init, .transports = transports_of(init.args)});
   return std::make_unique<UcxBackend>(whole_group(init, std::move(mesh)),
                                       init.memory == nullptr ? host_memory() : *init.memory);
@@ -80,6 +83,7 @@ bool leaves_out_infiniband(std::string_view list) {
 }
 
 bool is_beyond_tcp() {
+  if (internal::environment_switch("TUTTI_TLS", false)) return false;
   const char* const wanted = std::getenv("UCX_TLS");
   if (wanted != nullptr && leaves_out_infiniband(wanted)) return false;
   return has_infiniband();

@@ -6,14 +6,14 @@ usage: copy_libraries.py list COMPILER... -- [LIBRARY...]    prints what to copy
 
 LIBRARY is a name without lib, which COMPILER finds, or a path; one that is not there is left out. A copy has its own
 soname, so nothing else in a process is bound to it, and no other library is taken for it. It looks for other copies
-beside itself. The C and C++ runtimes and libcrypto, which the system mends, stay the system's."""
+beside itself. The C and C++ runtimes and OpenSSL, which the system mends, stay the system's."""
 import os
 import re
 import shutil
 import subprocess
 import sys
 
-SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|stdc\+\+|gcc_s|atomic|crypto))\.so.*")
+SYSTEM = re.compile(r"(linux-vdso|ld-linux.*|lib(c|m|dl|pthread|rt|util|resolv|stdc\+\+|gcc_s|atomic|crypto|ssl))\.so.*")
 
 
 def output(*command):

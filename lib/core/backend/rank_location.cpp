@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "backend/rendezvous.hpp"
-#include "store/served_here.hpp"
+#include "store/served_store.hpp"
 
 namespace tutti {
 

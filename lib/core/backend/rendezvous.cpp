@@ -8,7 +8,9 @@
 #include "backend/record.hpp"
 #include "backend/value_exchange.hpp"
 #include "store/checks.hpp"
+#include "values/environment_switch.hpp"
 #include "values/error_record.hpp"
+#include "values/fail.hpp"
 
 // The keys, beside those of ValueExchange:
 //   failed   the error of the rank that gave up first; from then on of the group (Agreement)
@@ -124,6 +126,15 @@ Error Rendezvous::give_up(const Error& why) noexcept {
   } catch (...) {  // Without the store the others wait until their deadline.
     return why;
   }
+}
+
+void refuse_encryption(std::string_view backend) {
+  if (environment_switch("TUTTI_TLS", false))
+    failf(
+        Errc::unsupported,
+        "TUTTI_TLS is 1, and the backend {} does not encrypt; use tcp, or hier:shm+tcp for several "
+        "ranks on each host",
+        backend);
 }
 
 std::vector<int> number_hosts(std::span<const std::string> hosts) {

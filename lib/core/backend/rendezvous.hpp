@@ -82,6 +82,9 @@ class Rendezvous {
 inline constexpr std::string_view failed = "failed";
 inline constexpr std::string_view collecting = "collecting ";
 
+/// @throws Error unsupported if TUTTI_TLS is 1: `backend` sends in clear.
+void refuse_encryption(std::string_view backend);
+
 /// Returns for each rank the number of its host; hosts are numbered by their first rank. `hosts`:
 /// of all ranks (values/host_identity.hpp).
 std::vector<int> number_hosts(std::span<const std::string> hosts);

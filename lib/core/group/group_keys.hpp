@@ -8,7 +8,7 @@
 
 #include <tutti/store/store.hpp>
 
-#include "store/served_here.hpp"
+#include "store/served_store.hpp"
 
 namespace tutti::internal {
 
@@ -60,6 +60,7 @@ class GroupKeys final : public Store, public ServedStore {
   std::string local_address() const override { return base_->local_address(); }
   bool in_process() const override { return base_->in_process(); }
   bool is_served_here() const noexcept override { return internal::is_served_here(*base_); }
+  StoreToken token() const override { return token_of(*base_); }
 
  private:
   void note(std::string_view key);

@@ -154,7 +154,7 @@ constexpr T identity() noexcept {
   using enum ReduceOp::Kind;
   if constexpr (BooleanStorage<T>)
     return {kind == prod || kind == min || kind == band};
-  else if constexpr (ComplexStorage<T>)
+  else if constexpr (ComplexStorage<T>)  // NOLINT(bugprone-branch-clone)
     return T{};
   else if constexpr (kind == prod)
     return T{1};

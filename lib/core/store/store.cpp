@@ -1,10 +1,11 @@
 #include <tutti/store/store.hpp>
 
 #include <charconv>
+#include <cstdlib>
 #include <utility>
 
 #include "store/checks.hpp"
-#include "store/served_here.hpp"
+#include "store/served_store.hpp"
 #include "values/fail.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
@@ -65,6 +66,14 @@ bool is_served_here(const Store& store) noexcept {
   return served != nullptr && served->is_served_here();
 }
 
+StoreToken token_of(const Store& store) {
+  const auto* served = dynamic_cast<const ServedStore*>(&store);
+  auto token = served == nullptr ? StoreToken() : served->token();
+  const char* const file = std::getenv("TUTTI_TOKEN_FILE");
+  if (!token && file != nullptr && *file != '\0') token = StoreToken::read(file);
+  return token;
+}
+
 void missing(std::string_view key) {
   failf(Errc::timeout, "store: key '{}' did not appear before the deadline", key);
 }
@@ -99,6 +108,7 @@ class PrefixStore final : public Store, public internal::ServedStore {
   std::string local_address() const override { return base_->local_address(); }
   bool in_process() const override { return base_->in_process(); }
   bool is_served_here() const noexcept override { return internal::is_served_here(*base_); }
+  StoreToken token() const override { return internal::token_of(*base_); }
 
  private:
   std::string full(std::string_view key) const {

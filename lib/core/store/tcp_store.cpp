@@ -20,7 +20,7 @@
 #include "store/answer_limit.hpp"
 #include "store/checks.hpp"
 #include "store/protocol.hpp"
-#include "store/served_here.hpp"
+#include "store/served_store.hpp"
 #include "store/tcp_socket.hpp"
 #include "values/fail.hpp"
 #include "values/fork_guard.hpp"
@@ -214,7 +214,7 @@ class TcpStore final : public Store, public internal::ServedStore {
  public:
   TcpStore(const std::string& host, int port, std::chrono::nanoseconds timeout,
            const StoreIdentity& identity)
-      : timeout_(timeout), connection_(host, port, timeout, identity) {}
+      : timeout_(timeout), token_(identity.token), connection_(host, port, timeout, identity) {}
 
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
@@ -272,6 +272,7 @@ class TcpStore final : public Store, public internal::ServedStore {
 
   std::string local_address() const override { return connection_.local_address(); }
   bool is_served_here() const noexcept override { return connection_.is_served_here(); }
+  StoreToken token() const override { return token_; }
 
  private:
   static Clock::time_point later(Clock::time_point when, Clock::duration by) {
@@ -298,6 +299,7 @@ class TcpStore final : public Store, public internal::ServedStore {
   }
 
   const std::chrono::nanoseconds timeout_;
+  const StoreToken token_;
   Connection connection_;
 };
 

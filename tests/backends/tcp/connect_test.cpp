@@ -29,7 +29,6 @@ namespace {
 
 using namespace backend::tcp;
 using namespace std::chrono_literals;
-using Sockets = std::vector<std::vector<backend::mesh::Socket>>;
 
 BackendInit init_of(const std::shared_ptr<Store>& store, int rank, int size,
                     std::chrono::nanoseconds timeout) {
@@ -56,21 +55,21 @@ int connect_to(int port) {
 /// them. Returns the error of rank 0, or of rank 1, or nothing.
 std::string connect_two(int connections, std::array<internal::crypto::Digest, 2> secrets,
                         const std::function<void(int port)>& meanwhile = {},
-                        std::chrono::milliseconds timeout = 10s) {
+                        std::chrono::milliseconds timeout = 10s, bool encrypts = false) {
   const auto store = make_memory_store();
   const Listener listeners[2]{Listener("127.0.0.1"), Listener("127.0.0.1")};
   std::vector<PeerAddress> peers;
   for (const auto& listener : listeners)
     peers.push_back({"127.0.0.1", listener.port(), connections});
   std::string errors[2];
-  Sockets sockets[2];
+  std::vector<std::vector<Channel>> channels[2];
   std::atomic<bool> disturbed{!meanwhile};
   const auto run = [&](int rank) {
     try {
       internal::Rendezvous rendezvous(init_of(store, rank, 2, timeout));
       while (rank == 1 && !disturbed) std::this_thread::sleep_for(1ms);
-      sockets[rank] = connect_all(rendezvous, listeners[rank], rank, peers,
-                                  secrets[static_cast<std::size_t>(rank)]);
+      channels[rank] = connect_all(rendezvous, listeners[rank], rank, peers,
+                                   secrets[static_cast<std::size_t>(rank)], encrypts);
     } catch (const Error& error) {
       errors[rank] = error.what();
     }
@@ -84,10 +83,13 @@ std::string connect_two(int connections, std::array<internal::crypto::Digest, 2>
   if (errors[0].empty() && errors[1].empty())
     for (int i = 0; i < connections; ++i) {
       const auto at = static_cast<std::size_t>(i);
+      int sent = i;
       int number = 0;
-      EXPECT_EQ(::send(sockets[0][1][at].get(), &i, sizeof i, 0), 4);
-      while (::recv(sockets[1][0][at].get(), &number, sizeof number, 0) < 0)
-        std::this_thread::yield();
+      const iovec from{&sent, sizeof sent};
+      const iovec to{&number, sizeof number};
+      EXPECT_EQ(channels[0][1][at].is_encrypted(), encrypts);
+      EXPECT_EQ(channels[0][1][at].send({&from, 1}), 4);
+      while (channels[1][0][at].receive({&to, 1}) < 0) std::this_thread::yield();
       EXPECT_EQ(number, i) << "another connection";
     }
   return errors[0].empty() ? errors[1] : errors[0];
@@ -101,7 +103,11 @@ internal::crypto::Digest secret_of(int seed) {
 const std::array<internal::crypto::Digest, 2> same{secret_of(1), secret_of(1)};
 
 TEST(TcpConnections, ConnectEveryPair) {
-  for (const int connections : {1, 4}) EXPECT_EQ(connect_two(connections, same), "");
+  for (const int connections : {1, 4})
+    for (const bool encrypts : {false, true})
+      if (!encrypts || internal::crypto::available) {
+        EXPECT_EQ(connect_two(connections, same, {}, 10s, encrypts), "");
+      }
 }
 
 TEST(TcpConnections, RefuseAnotherSecret) {
@@ -166,7 +172,7 @@ TEST(TcpConnections, NameTheRankThatDoesNotCome) {
       {"rank 1 has no connection to rank 0 at 127.0.0.1 port ", "Connection refused", ", rank 2"},
       [&] {
         (void)connect_all(rendezvous, listener, 1,
-                          {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret);
+                          {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret, false);
       });
 }
 

@@ -27,6 +27,7 @@
 namespace tutti::test {
 namespace {
 
+using backend::tcp::Channel;
 using backend::tcp::Frame;
 using backend::tcp::Links;
 using Outcome = Links::Outcome;
@@ -34,28 +35,37 @@ using namespace std::chrono_literals;
 
 /// Two ranks over so many connections; or one, and the other ends of its connections.
 struct Pair {
-  explicit Pair(std::size_t connections, bool announces = false, bool raw = false) {
-    Links::Sockets sockets[2];
-    for (int r : {0, 1}) sockets[r].resize(2);
+  explicit Pair(std::size_t connections, bool announces = false, bool raw = false,
+                bool encrypted = false) {
+    Links::Channels channels[2];
+    for (int r : {0, 1}) channels[r].resize(2);
     for (std::size_t i = 0; i < connections; ++i) {
       int ends[2];
       EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-      sockets[0][1].emplace_back(ends[0]);
+      channels[0][1].push_back(backend::mesh::Socket(ends[0]));
       if (raw)
         others.push_back(ends[1]);
       else
-        sockets[1][0].emplace_back(ends[1]);
+        channels[1][0].push_back(backend::mesh::Socket(ends[1]));
+      if (encrypted) encrypt(channels[0][1][i], channels[1][0][i]);
     }
     for (int r : {0, 1})
       if (r == 0 || !raw)
         links[r] =
-            std::make_unique<Links>(std::move(sockets[r]), announces, 0ns, [this, r](int peer) {
+            std::make_unique<Links>(std::move(channels[r]), announces, 0ns, [this, r](int peer) {
               EXPECT_EQ(peer, 1 - r);
               ends[r] = true;
             });
   }
   ~Pair() {
     for (const int s : others) ::close(s);
+  }
+  static void encrypt(Channel& server, Channel& client) {
+    server.encrypt(Channel::Side::server, {});
+    client.encrypt(Channel::Side::client, {});
+    for (int i = 0; i < 10 && client.shake_hands() != Channel::Handshake::done; ++i)
+      (void)server.shake_hands();
+    EXPECT_EQ(server.shake_hands(), Channel::Handshake::done);
   }
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
@@ -81,8 +91,10 @@ std::vector<std::uint8_t> numbers(std::size_t bytes, unsigned seed = 1) {
 // Messages of all sizes, both ways at once, received in another order than they were sent in.
 TEST(TcpLinks, MoveMessagesInAnyOrder) {
   for (const std::size_t connections : {1U, 2U, 4U})
-    for (const bool announces : {false, true}) {
-      Pair pair(connections, announces);
+    for (const auto& [announces, encrypted] :
+         {std::pair{false, false}, {true, false}, {true, true}}) {
+      if (encrypted && !internal::crypto::available) continue;
+      Pair pair(connections, announces, false, encrypted);
       const std::vector<std::size_t> sizes{0, 1, 2047, 2048, 70'000, 131'072, 1'000'003, 3'000'000};
       const auto run = [&](int rank) {
         auto& links = *pair.links[rank];
@@ -254,15 +266,15 @@ TEST(TcpLinks, ThePeersEndEndsSendsAndReceives) {
 // Many peers: the kernel says which of them have sent something.
 TEST(TcpLinks, ReadManyPeers) {
   constexpr int peers = 20;
-  Links::Sockets sockets(peers + 1);
+  Links::Channels channels(peers + 1);
   std::vector<int> others;
   for (std::size_t r = 1; r <= peers; ++r) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-    sockets[r].emplace_back(ends[0]);
+    channels[r].push_back(backend::mesh::Socket(ends[0]));
     others.push_back(ends[1]);
   }
-  Links links(std::move(sockets), false, 0ns, [](int) {});
+  Links links(std::move(channels), false, 0ns, [](int) {});
   std::vector<Links::Request> requests(peers);
   std::vector<int> in(peers, -1);
   for (int r = 0; r < peers; ++r)
@@ -404,10 +416,10 @@ std::array<int, 2> connected() {
 // A rank that is late does not read: its machine answers the probes of the full connection.
 TEST(TcpLinks, ALatePeerKeepsItsConnection) {
   const auto ends = connected();
-  Links::Sockets sockets(2);
-  sockets[1].emplace_back(ends[0]);
+  Links::Channels channels(2);
+  channels[1].push_back(backend::mesh::Socket(ends[0]));
   std::atomic<bool> ended{false};
-  Links links(std::move(sockets), false, 500ms, [&](int) { ended = true; });
+  Links links(std::move(channels), false, 500ms, [&](int) { ended = true; });
   const auto data = numbers(8'000'000);
   Links::Request request;
   links.send(request, 1, 7, data.data(), data.size(), true);

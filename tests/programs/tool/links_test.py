@@ -1,9 +1,11 @@
-"""`tutti bench --links`, and the names that `tutti bench` gives to slow ranks: links_test.py PATH_OF_TUTTI [unittest
+"""`tutti bench --links`, the names that `tutti bench` gives to slow ranks, and encrypted links: links_test.py PATH_OF_TUTTI [unittest
 arguments]. TUTTI_TEST_CLEAN_RUNS=50 makes 50 runs among equal ranks."""
 import json
 import os
+import subprocess
+import tempfile
 
-from driver import Program, main, tutti
+from driver import ENVIRONMENT, TUTTI, Program, main, tutti
 
 CLEAN_RUNS = int(os.environ.get("TUTTI_TEST_CLEAN_RUNS", "2"))
 QUICK = ["-s", "8", "--iters", 10, "--warmup", 1, "--links"]
@@ -41,6 +43,39 @@ class Links(Program):
         self.assertTrue(any("messages between pairs of 3 ranks" in note for note in notes), notes)
         self.assertRegex(self.runs("bench", "bandwidth", "-n", 2, *quick), r"busbw +msg/s +chk")
         self.assertNotIn("msg/s", self.runs("bench", "-n", 2, *quick))
+
+
+class Encrypted(Program):
+    """TUTTI_TLS over the backends that serve this build."""
+    QUICK = ["bench", "-n", 2, "-s", "8,1M", "--iters", 10, "--warmup", 1]
+
+    def test_tcp_encrypts_and_says_so(self):
+        done = tutti(*self.QUICK, "--backend", "tcp", TUTTI_TLS="1")
+        if "without OpenSSL" in done.stderr:
+            self.skipTest("built without OpenSSL")
+        self.assertIn("tcp tcp/lo, TLS 1.3", done.stdout, done.stderr)
+        self.assertIn(" 0 wrong elements", done.stdout)
+        self.assertNotIn("TLS", self.runs(*self.QUICK, "--backend", "tcp"))
+
+    def test_nothing_is_sent_in_clear_instead(self):
+        for backend in ("gloo", "ucx"):
+            done = tutti(*self.QUICK, "--backend", backend, TUTTI_TLS="1")
+            self.assertEqual(done.returncode, 69)
+            self.assertRegex(done.stderr, f"the backend {backend} does not encrypt|not in this build|was not found")
+
+    def test_ranks_that_differ_are_named(self):
+        script = f"TUTTI_TLS=$TUTTI_RANK exec '{TUTTI}' bench --backend tcp -s 8"
+        done = tutti("run", "-n", 2, "sh", "-c", script)
+        self.assertEqual(done.returncode, 69)
+        self.assertRegex(done.stderr, "TUTTI_TLS is ([01]) on rank \\1 and ([01]) on rank \\2;")
+
+    def test_without_a_token_it_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = [subprocess.Popen([TUTTI, "bench", "--backend", "tcp", "-s", "8"], stderr=subprocess.PIPE, text=True,
+                                      env={**ENVIRONMENT, "TUTTI_TLS": "1", "TUTTI_STORE": f"file://{folder}",
+                                           "TUTTI_SIZE": "2", "TUTTI_RANK": str(rank)}) for rank in range(2)]
+            self.assertIn("the job has no token", "".join(rank.communicate(timeout=60)[1] for rank in ranks))
+            self.assertEqual([rank.returncode for rank in ranks], [69, 69])
 
 
 class Clean(Program):

@@ -12,7 +12,7 @@
 #include <tutti/store/store_server.hpp>
 
 #include "store/protocol.hpp"
-#include "store/served_here.hpp"
+#include "store/served_store.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
