@@ -45,7 +45,9 @@ class Links {
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
   /// The number of ranks that share so many cores, by which threads decide how they wait.
-  void set_polling(std::size_t ranks, std::size_t cores) { polling_.emplace(ranks, cores); }
+  void set_polling(std::size_t ranks, std::size_t cores) {
+    polling_.emplace(ranks, cores, time_of_a_poll);
+  }
 
   /// `cancelled` may be set by any thread, and is looked at in intervals of 20 ms at the most.
   Outcome wait(Request& request, Deadline limit, const std::atomic<bool>& cancelled);
@@ -135,6 +137,9 @@ class Links {
 
  private:
   std::function<void(int peer)> ended_;
+  /// A system call or two. Ranks that share a core would otherwise wait for each other's polls.
+  static constexpr std::chrono::nanoseconds time_of_a_poll{400};
+
   std::optional<internal::Polling> polling_{std::in_place, 2, 1};
 
  protected:

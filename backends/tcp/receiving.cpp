@@ -260,8 +260,11 @@ bool Links::read(Peer& peer, Connection& c) {
 bool Links::read_all(Peer& peer) noexcept {
   bool moved = false;
   try {
-    for (auto& c : peer.connections)
+    for (auto& c : peer.connections) {
       if (c.readable || c.has_frame || awaited_ <= few_connections) moved = read(peer, c) || moved;
+      // A message begins on the first connection. The others are read while one has not ended.
+      if (peer.incoming.empty() && !peer.ending) break;
+    }
   } catch (const std::bad_alloc&) {
     fail(peer, Errc::resource_exhausted, "there is no memory for its messages");
   }

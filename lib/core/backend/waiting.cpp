@@ -47,8 +47,8 @@ std::chrono::nanoseconds polling_time() {
 
 }  // namespace
 
-int Polling::pauses_in_a_row() {
-  return static_cast<int>(std::lround(polling_time() / time_of_pause()));
+int Polling::pauses_in_a_row(std::chrono::nanoseconds poll) {
+  return static_cast<int>(std::lround(polling_time() / (poll + time_of_pause())));
 }
 
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,

@@ -67,13 +67,15 @@ class Polling {
   static constexpr std::chrono::microseconds pausing{50};
   static constexpr std::chrono::milliseconds yielding{1};
 
-  /// The pauses that take TUTTI_POLL_NS; by default 64, if these take at most 2 us.
-  static int pauses_in_a_row();
+  /// The pauses that take TUTTI_POLL_NS; by default 64, if these take at most 2 us. `poll`: the
+  /// time that each poll takes beside them.
+  static int pauses_in_a_row(std::chrono::nanoseconds poll = {});
 
   /// So many ranks share so many cores. If the ranks outnumber the cores, they do not pause.
+  /// `poll`: the time that ready() takes, if that is longer than a pause.
   /// @throws Error invalid_argument if TUTTI_POLL_NS is not a number.
-  Polling(std::size_t ranks, std::size_t cores)
-      : pauses_(ranks <= cores ? pauses_in_a_row() : 0),
+  Polling(std::size_t ranks, std::size_t cores, std::chrono::nanoseconds poll = {})
+      : pauses_(ranks <= cores ? pauses_in_a_row(poll) : 0),
         longest_(std::max<Clock::duration>(
             yielding, static_cast<std::int64_t>(ranks / std::max<std::size_t>(cores, 1)) * turn)) {}
 
