@@ -162,6 +162,8 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
     }
   } catch (const TransportError& transport_error) {
     const Error error = group_->failed(transport_error, ops, call);
+    // The next call has to find the group broken; the thread that broke the mesh tells it later.
+    if (const auto cause = mesh().cause()) (*listener_)(*cause);
     if (group_->names.is_part() && wire && transport_error.kind == TransportError::Kind::refused)
       ended_parts_.push_back(std::move(*wire));
     throw Error(error);
