@@ -149,6 +149,9 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   std::optional<CallWire> wire;  // Destroyed after failed() has returned.
   // Counts collectives only, because ranks may have different numbers of sends and receives.
   std::size_t index = 0;
+  // A peer's, of another group of the mesh: this group's queue may learn of it later.
+  if (mesh().is_broken() && mesh().cause()->code() != Errc::peer_lost)
+    throw Error(internal::broken(*failure(), group()));
   try {
     // Messages of the parts before this one may still use the memory of the group.
     if (group_->names.is_part() &&
