@@ -149,6 +149,9 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
   std::optional<CallWire> wire;  // Destroyed after failed() has returned.
   // Counts collectives only, because ranks may have different numbers of sends and receives.
   std::size_t index = 0;
+  // A peer's, of another group of the mesh: this group's queue may learn of it later.
+  if (mesh().is_broken() && mesh().cause()->code() != Errc::peer_lost)
+    throw Error(internal::broken(*failure(), group()));
   try {
     // Messages of the parts before this one may still use the memory of the group.
     if (group_->names.is_part() &&
@@ -162,6 +165,8 @@ void MeshBackend::run(std::span<const Op> ops, const Call& call) {
     }
   } catch (const TransportError& transport_error) {
     const Error error = group_->failed(transport_error, ops, call);
+    // The next call has to find the group broken; the thread that broke the mesh tells it later.
+    if (const auto cause = mesh().cause()) (*listener_)(*cause);
     if (group_->names.is_part() && wire && transport_error.kind == TransportError::Kind::refused)
       ended_parts_.push_back(std::move(*wire));
     throw Error(error);

@@ -49,8 +49,7 @@ class EndedPeers {
 /// A mesh over a transport of Links, with the thread that watches it. `Transport` is derived from
 /// Links; it has a Request derived from Links::Request, and send(), recv(), withdraw(),
 /// has_arrived(), flush(), unreceived(), fault(), close(). withdraw() returns false if the peer has
-/// not given up the message in time. `may_miss_ends`: not every end of a connection is reported, so
-/// the mesh asks the store, and calls set_lost().
+/// not given up the message in time.
 template <typename Transport>
 class LinkedMesh final : public Mesh {
  public:
@@ -93,9 +92,6 @@ class LinkedMesh final : public Mesh {
       constexpr std::chrono::milliseconds again{20};  // While a connection has ended.
       while (!stop->requested) {
         links->attend(peers.empty() ? pause : std::min(pause, again));
-        if constexpr (Transport::may_miss_ends)
-          if (const auto mesh = self.lock(); mesh != nullptr && mesh->waits())
-            mesh->look_for_ends();
         ended->take(peers);
         // Keeps the mesh alive, here and below: a listener of its failure may destroy the group.
         std::erase_if(peers, [&](int peer) {
@@ -216,17 +212,6 @@ class LinkedMesh final : public Mesh {
     std::atomic<bool> requested{false};
   };
 
-  void look_for_ends() noexcept {
-    if (!links_->misses_ends()) return;
-    for (const auto& [peer, calls] : agreement().departed()) links_->set_lost(peer);
-    try {
-      if (agreement().collecting() || agreement().cause({}))
-        fail({.cause = internal::described(Errc::peer_lost, [] {
-                return Error(Errc::peer_lost, "a peer has reported a failure");
-              })});
-    } catch (...) {  // Without the store no further ends are found.
-    }
-  }
   void stop(const Error&) noexcept override {
     stop_->requested = true;
     links_->close();

@@ -51,11 +51,6 @@ std::shared_ptr<Mesh> mesh_of_one() {
   return std::make_shared<MeshOfOne>();
 }
 
-bool Mesh::waits() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return messages_ != nullptr;
-}
-
 bool Mesh::ended(int peer) noexcept {
   // Without a message to this mesh a call may wait, too: in checked mode for the records of all
   // ranks, in a part of a group in another part.

@@ -111,8 +111,6 @@ class Mesh : public internal::FailingGroup {
   void listen(const std::shared_ptr<const Listener>& listener);
 
  protected:
-  /// True while there are messages.
-  bool waits() const noexcept;
   /// Cancels all messages that match.
   template <typename Match>
   void cancel_if(const Match& match) noexcept;

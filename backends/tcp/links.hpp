@@ -96,8 +96,6 @@ class Links final : public mesh::Links {
 
   /// Most connections to one peer.
   static constexpr int most_connections = 16;
-  /// The kernel reports every end.
-  static constexpr bool may_miss_ends = false;
 
  private:
   /// A message of the peer that has begun to arrive, or is announced.

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <new>
 #include <string>
 #include <string_view>
@@ -10,10 +11,38 @@
 
 #include <fmt/format.h>
 
-#include "config.hpp"
 #include "worker.hpp"
 
 namespace tutti::backend::ucx {
+namespace {
+
+/// UCX's configuration: what the user sets in the environment, and this backend's defaults.
+class Config {
+ public:
+  /// @throws Error backend with UCX's reason.
+  Config(const UcxApi& api, const std::string& transports) : Config(api) {
+    set("TLS", transports.c_str());
+    if (std::getenv("UCX_KEEPALIVE_INTERVAL") == nullptr) set("KEEPALIVE_INTERVAL", "1s");
+  }
+  ~Config() { api_.config_release(config_); }
+  Config(const Config&) = delete;
+  Config& operator=(const Config&) = delete;
+  operator const ucp_config_t*() const noexcept { return config_; }
+
+ private:
+  explicit Config(const UcxApi& api) : api_(api) {
+    check(api, api.config_read(nullptr, nullptr, &config_), "ucp_config_read");
+  }
+  void set(const char* option, const char* value) {
+    check(api_, api_.config_modify(config_, option, value),
+          fmt::format("setting UCX_{} to {}", option, value));
+  }
+
+  const UcxApi& api_;
+  ucp_config_t* config_ = nullptr;
+};
+
+}  // namespace
 
 Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transports, Logger logger,
                std::function<void(int peer)> ended)
@@ -37,7 +66,7 @@ Worker::Worker(const UcxApi& api, int rank, int size, const Transports& transpor
       endpoints_(static_cast<std::size_t>(size)) {
   ends_.reserve(endpoints_.size());
   const LogTo log(logger_);
-  const Config config(api, transports);
+  const Config config(api, transports.list);
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
                       UCP_PARAM_FIELD_TAG_SENDER_MASK;
@@ -72,7 +101,7 @@ std::string Worker::address() const {
   return text;
 }
 
-void Worker::connect(int peer, std::string_view address) {
+bool Worker::connect(int peer, std::string_view address) {
   Lock lock(*this);
   const LogTo log(collector_);
   auto& endpoint = endpoints_[static_cast<std::size_t>(peer)];
@@ -86,7 +115,9 @@ void Worker::connect(int peer, std::string_view address) {
   wanted.err_handler = {.cb = failed, .arg = &endpoint};
   const auto status = api_.ep_create(worker_, &wanted, &endpoint.handle);
   if (status != UCS_OK) endpoint.handle = nullptr;
+  if (status == UCS_ERR_UNREACHABLE) return false;
   check(api_, status, fmt::format("connecting to rank {}", peer));
+  return true;
 }
 
 void Worker::failed(void* endpoint, ucp_ep_h, ucs_status_t) {
@@ -97,11 +128,6 @@ void Worker::failed(void* endpoint, ucp_ep_h, ucs_status_t) {
 void Worker::lose(Endpoint& endpoint) {
   if (std::exchange(endpoint.lost, true)) return;
   report_end(endpoint.peer);
-}
-
-void Worker::set_lost(int peer) {
-  Lock lock(*this);
-  if (!is_closing()) lose(endpoints_[static_cast<std::size_t>(peer)]);
 }
 
 void Worker::drive(ucs_status_ptr_t handle, Deadline limit) {
@@ -124,14 +150,20 @@ void Worker::flush(Deadline limit) {
 }
 
 void Worker::close_endpoints() {
-  if (!report_ends_) return;  // UCX then supports no close by force. Destroying the worker does it.
+  static constexpr ucp_tag_t of_all = 0;  // A withdrawal of all messages.
   ucp_request_param_t force{};
   force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   force.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucp_request_param_t none{};
   ends_.clear();
-  for (auto& endpoint : endpoints_)
-    if (endpoint.handle != nullptr)
+  for (auto& endpoint : endpoints_) {
+    if (endpoint.handle == nullptr) continue;
+    if (report_ends_)
       ends_.push_back(api_.ep_close(std::exchange(endpoint.handle, nullptr), &force));
+    else if (!processes_.empty() && !endpoint.lost)  // Destroying the worker closes it.
+      ends_.push_back(
+          api_.tag_send(endpoint.handle, &of_all, sizeof of_all, withdrawal_of(rank_), &none));
+  }
   const auto limit =
       Deadline::after(std::chrono::milliseconds(20));  // Destroying the worker ends the rest.
   for (auto* const handle : ends_) drive(handle, limit);

@@ -16,14 +16,12 @@ namespace tutti::backend::ucx {
 
 /// Entries X(field, function). UCX 1.10 has all of them.
 #define TUTTI_UCX_FUNCTIONS(X)                          \
-  X(get_version, ucp_get_version)                       \
   X(get_version_string, ucp_get_version_string)         \
   X(config_read, ucp_config_read)                       \
   X(config_modify, ucp_config_modify)                   \
   X(config_release, ucp_config_release)                 \
   X(init_version, ucp_init_version)                     \
   X(cleanup, ucp_cleanup)                               \
-  X(context_print_info, ucp_context_print_info)         \
   X(worker_create, ucp_worker_create)                   \
   X(worker_destroy, ucp_worker_destroy)                 \
   X(worker_get_address, ucp_worker_get_address)         \

@@ -38,7 +38,7 @@ bool Worker::discard(ucp_tag_t tag, ucp_tag_t mask, bool is_withdrawal) {
   if (message == nullptr) return false;
   auto& d = discarded_.emplace_back();
   d.kind = is_withdrawal ? Discarded::Kind::withdrawal_received : Discarded::Kind::message_received;
-  post(d.request, 0, 0, false);
+  post(d.request, static_cast<int>(info.sender_tag >> rank_shift), 0, false);
   auto p = parameters(d.request);
   p.cb.recv = received;
   // A message that does not fit is truncated: its bytes are not transferred, and its sender ends.
@@ -70,8 +70,12 @@ void Worker::discard_withdrawn() {
       continue;
     }
     const auto done = d++;
-    if (done->kind == Discarded::Kind::withdrawal_received && done->request.status == UCS_OK)
-      (void)discard(done->tag, ~ucp_tag_t{0}, false);  // None if a receive has matched it.
+    if (done->kind == Discarded::Kind::withdrawal_received && done->request.status == UCS_OK) {
+      if (done->tag == 0)
+        lose(endpoints_[static_cast<std::size_t>(done->request.peer)]);
+      else
+        (void)discard(done->tag, ~ucp_tag_t{0}, false);  // None if a receive has matched it.
+    }
     discarded_.erase(done);
   }
 }

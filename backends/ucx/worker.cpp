@@ -109,7 +109,10 @@ void Worker::send(Request& request, int peer, std::uint64_t slot, const void* da
   const LogTo log(collector_);
   // Notices connections that ended while this rank made no calls: a small message to such a peer
   // would otherwise count as sent.
-  if (!is_closing() && std::exchange(idle_, false)) drain();
+  if (!is_closing() && std::exchange(idle_, false)) {
+    drain();
+    serve();
+  }
   post(request, peer, tag_of(rank_, slot), true);
   begin(request, post_send(request, data, bytes));
 }

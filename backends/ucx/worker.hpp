@@ -14,11 +14,17 @@
 
 #include <tutti/deadline.hpp>
 
-#include "config.hpp"
 #include "mesh/links.hpp"
 #include "ucx_api.hpp"
 
 namespace tutti::backend::ucx {
+
+/// The transports that a worker may use.
+struct Transports {
+  std::string list{};  ///< The value of UCX_TLS.
+  /// They report the end of a connection. UCX's shared memory does not.
+  bool report_ends = true;
+};
 
 /// A process of this host.
 struct Process {
@@ -43,7 +49,6 @@ class Worker final : public mesh::Links {
     Request* before = nullptr;  ///< In the worker's list.
     Request* after = nullptr;
   };
-  static constexpr bool may_miss_ends = true;
 
   /// `ended`: of Links. @throws Error backend with UCX's reason.
   Worker(const UcxApi& api, int rank, int size, const Transports& transports, Logger logger,
@@ -55,18 +60,17 @@ class Worker final : public mesh::Links {
 
   /// From now on a send ends only when its message has been matched.
   void set_synchronous() noexcept { synchronous_ = true; }
-  /// By rank, for transports that do not report ends: attend() looks whether they are alive.
+  /// By rank, for transports that do not report ends: attend() looks whether they are alive. From
+  /// now on close() tells the peers.
   void set_processes(std::vector<Process> processes) { processes_ = std::move(processes); }
 
   /// The address to which peers connect.
   std::string address() const;
-  /// Reports that a peer has died; for transports that do not detect it.
-  void set_lost(int peer);
-  /// Makes an endpoint, without waiting for the peer. `address` is the peer's.
-  /// @throws Error backend with UCX's reason.
-  void connect(int peer, std::string_view address);
-  /// The transports of all endpoints: "tcp/eth0, posix/memory". Before other threads use the
-  /// worker.
+  /// Makes an endpoint, without waiting for the peer. `address` is the peer's. False if no
+  /// transport reaches it. @throws Error backend with UCX's reason.
+  bool connect(int peer, std::string_view address);
+  /// The transports of all endpoints: "rc_mlx5/mlx5_0:1, posix/memory". Before other threads use
+  /// the worker.
   std::string transports() const;
 
   /// The message matches the peer's message with the same slot.
@@ -85,13 +89,12 @@ class Worker final : public mesh::Links {
   std::optional<int> unreceived();
   /// UCX ends broken connections itself.
   std::optional<Error> fault() { return std::nullopt; }
-  bool misses_ends() const noexcept { return !report_ends_; }
   /// Ends all connections and requests. UCX does not access the memory of a request after that.
   void close() noexcept;
 
  private:
   // A tag: the sender's rank in the upper 16 bits, a hash in the others. Hash 0 is the tag of a
-  // withdrawal, whose 8 bytes are the tag of the withdrawn message.
+  // withdrawal, whose 8 bytes are the tag of the withdrawn message; 0: the sender has closed.
   static constexpr unsigned rank_shift = 48;
   static constexpr ucp_tag_t hash_mask = (ucp_tag_t{1} << rank_shift) - 1;
 

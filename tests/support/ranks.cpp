@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <map>
@@ -162,10 +161,7 @@ void on_threads(int size, const std::function<void(int rank)>& body) {
 
 GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> store) {
   GroupOptions options;
-  options.backend = world.backend;
-  // The transports of ucx, which the name of a World does not have.
-  if (const char* list = std::getenv("TUTTI_TEST_UCX"); list != nullptr && world.backend == "ucx")
-    options.backend += std::string(":") + list;
+  options.backend = backend_here(world.backend);
   options.store = std::move(store);
   options.rank = rank;
   options.size = world.size;

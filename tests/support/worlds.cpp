@@ -80,6 +80,10 @@ std::vector<World> worlds_that_refuse() {
   return all;
 }
 
+std::string backend_here(const std::string& backend) {
+  return backend.ends_with("ucx") ? backend + ":shm" : backend;
+}
+
 bool is_hier(const std::string& backend) {
   return backend.starts_with("hier:");
 }

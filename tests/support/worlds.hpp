@@ -34,6 +34,10 @@ std::vector<World> worlds_that_compare();
 /// if all ranks wait in the call: those that compare, `gloo`, `tcp`, `ucx` and `hier`.
 std::vector<World> worlds_that_refuse();
 
+/// GroupOptions::backend for a name in the table, or one of hier: ucx is `ucx:shm`, because this
+/// machine need have no InfiniBand.
+std::string backend_here(const std::string& backend);
+
 /// True for "hier:shm+gloo" and the like. Their ranks have the hosts that TUTTI_HOSTS names.
 bool is_hier(const std::string& backend);
 

@@ -165,7 +165,6 @@ Decision decide_together(std::span<const std::string> facts) {
   }
   candidates.push_back({"tcp", {}, {"tcp"}});
   candidates.push_back({"gloo", {}, {"gloo"}});
-  candidates.push_back({"ucx", {}, {"ucx"}});
   if (takes_args) served += " and takes an argument";
   std::string tried = "local: its ranks are threads of one process";
   for (const auto& candidate : candidates) {

@@ -33,7 +33,7 @@ struct Row {
   constexpr bool is_for(bool wakes_a_thread) const { return wires == Kind::any || !wakes_a_thread; }
 };
 
-// The first row that fits is used. Measured over TCP and UCX: docs/performance.md, docs/ucx.md.
+// The first row that fits is used. Measured over TCP: docs/performance.md.
 constexpr auto table = [] {
   using enum Operation;
   using enum Order;

@@ -96,7 +96,7 @@ bool RankProcess::enter_own_network(const std::string& rate) {
          command("ip link set eth0 up");
   if (made) store_->add("made", 1);
   barrier();
-  // The link is up a moment after both of its ends. UCX uses no interface without a link.
+  // The link is up a moment after both of its ends.
   const auto limit = Deadline::after(5s);
   while (made && !command("ip link show eth0 | grep -q LOWER_UP") && !limit.expired())
     std::this_thread::sleep_for(10ms);

@@ -124,7 +124,7 @@ TEST(HierProcesses, ARankThatDiesBeforeItSendsIsNamedByItsNumberInTheGroup) {
     on_processes({.size = 4, .dies = 3}, [&](RankProcess& rank) {
       const ScopedVariables hosts{{"TUTTI_HOSTS", four}};
       auto options = options_of(rank, "mortal");
-      options.backend = backend;
+      options.backend = backend_here(backend);
       options.logger = [](LogLevel, std::string_view) {};
       auto group = ProcessGroup::create(options);
       group.barrier();

@@ -60,7 +60,7 @@ TEST(Creation, TakesFewWritesToTheStore) {
   const std::array<Case, 7> cases{{{"shm", "a", 8},
                                    {"gloo", "a,b,c,d", 12},
                                    {"tcp", "a,b,c,d", 9},
-                                   {"ucx", "a,b,c,d", 13},
+                                   {"ucx:shm", "a,b,c,d", 9},
                                    {"hier:shm+gloo", "a,a,b,b", 15},
                                    {"auto", "a,a,b,b", 12},
                                    {"auto", "a", 8}}};
@@ -155,7 +155,7 @@ std::vector<std::string> within_a_host() {
 TEST(HierErrors, NameTheWholeGroupAndItsRanks) {
   for (const auto& inner : within_a_host()) {
     SCOPED_TRACE(inner);
-    const auto backend = "hier:" + inner + "+local";
+    const auto backend = "hier:" + backend_here(inner) + "+local";
     std::barrier done(3);
     const auto body = [&](ProcessGroup& group) {
       std::vector<float> two(2);

@@ -33,7 +33,7 @@ void on_backends(const std::string& outer, const char* hosts, int size,
                  const std::function<void(Backend& backend, int rank)>& body) {
   const ScopedVariables variables{{"TUTTI_HOSTS", hosts}};
   const auto store = make_memory_store();
-  const auto choice = choose_backend("hier:local+" + outer, {});
+  const auto choice = choose_backend(backend_here("hier:local+" + outer), {});
   on_threads(size, [&](int rank) {
     BackendInit init;
     init.store = store;

@@ -336,8 +336,8 @@ TEST_P(Stalls, InCheckedModeAStoppedHostOfTheStoreEndsTheCallsThatBegin) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OfProcesses, Stalls,
-                         testing::Values("gloo", "tcp", "ucx", "shm", "hier:shm+tcp",
-                                         "hier:shm+ucx"),
+                         testing::Values("gloo", "tcp", "ucx:shm", "shm", "hier:shm+tcp",
+                                         "hier:shm+ucx:shm"),
                          [](const auto& about) {
                            std::string name = about.param;
                            std::ranges::replace(name, ':', '_');

@@ -33,12 +33,9 @@ BACKENDS = {
     "shm": "{bin}/peer_tutti shm {directory} {size} {rank}",
     "shm memory": "{bin}/peer_tutti shm {directory} {size} {rank} --memory",
     "gloo": "{bin}/peer_tutti gloo:=lo {directory} {size} {rank}",
-    "ucx": "{bin}/peer_tutti ucx {directory} {size} {rank}",
-    "ucx tcp": "env UCX_TLS=tcp,self {bin}/peer_tutti ucx {directory} {size} {rank}",
     "hier": "env TUTTI_HOSTS=a,a,b,b {bin}/peer_tutti hier:shm+gloo:=lo {directory} {size} {rank}",
     "auto": "{bin}/peer_tutti auto {directory} {size} {rank}",
     "gloo fixed": "{bin}/peer_tutti gloo:=lo {directory} {size} {rank} --order-fixed",
-    "ucx tcp fixed": "env UCX_TLS=tcp,self {bin}/peer_tutti ucx {directory} {size} {rank} --order-fixed",
     "hier fixed": "env TUTTI_HOSTS=a,a,b,b {bin}/peer_tutti hier:shm+gloo:=lo {directory} {size} {rank} --order-fixed",
 }
 PEERS = {

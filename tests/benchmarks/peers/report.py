@@ -173,7 +173,7 @@ def skew(runs, ranks):
 
 TABLES = {function.__name__: function for function in (machine, times, summary, ratios, beside, skew)}
 # A contestant has the same color and dashes in all plots.
-STYLES = ["tutti shm memory", "tutti gloo", "tutti auto", "tutti shm", "tutti local", "tutti ucx", "tutti ucx tcp", "tutti hier",
+STYLES = ["tutti shm memory", "tutti gloo", "tutti auto", "tutti shm", "tutti local", "tutti hier",
           "Intel MPI", "MPICH 4.0", "MPICH 5.0", "Open MPI 4.1", "Open MPI 5.0", "bare Gloo", "bare Gloo ring",
           "bare Gloo bcube", "bare UCX", "bare UCX tcp", "torch Gloo"]
 LIMIT = 23  # Grey and dotted.

@@ -89,7 +89,7 @@ void run_rank(int rank, const std::string& backend, std::shared_ptr<Store> store
     if (rank != 0) return;
     trial.has_failed = end_failing() || trial.has_failed;
   };
-  const GroupOptions options{.backend = backend,
+  const GroupOptions options{.backend = backend_here(backend),
                              .store = std::move(store),
                              .rank = rank,
                              .size = ranks,

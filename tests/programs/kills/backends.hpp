@@ -9,6 +9,8 @@
 
 #include <tutti/backend/backend_table.hpp>
 
+#include "support/worlds.hpp"
+
 namespace tutti::test {
 
 /// The backends of this build whose ranks can be processes of this machine.
@@ -20,9 +22,10 @@ inline std::vector<std::string> backends_between_processes() {
   };
   std::vector<std::string> found;
   for (const std::string backend : {"gloo", "shm", "tcp", "ucx"})
-    if (can_run(backend)) found.push_back(backend);
+    if (can_run(backend)) found.push_back(backend_here(backend));
   for (const std::string outer : {"gloo", "tcp", "ucx"})
-    if (can_run("hier") && can_run("shm") && can_run(outer)) found.push_back("hier:shm+" + outer);
+    if (can_run("hier") && can_run("shm") && can_run(outer))
+      found.push_back(backend_here("hier:shm+" + outer));
   return found;
 }
 

@@ -107,7 +107,7 @@ class Process:
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", link.names[side], OPTIONS.program, *arguments], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "UCX_NET_DEVICES": DEVICE, "TUTTI_IFNAME": DEVICE})
+            env={**os.environ, "TUTTI_IFNAME": DEVICE})
         self.lines = queue.Queue()
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -214,9 +214,6 @@ class Links(unittest.TestCase):
 
     def test_a_link_that_carries_the_store_alone(self):
         """The beats go on. TCP ends the connections, at its next probe: they are 1 s apart."""
-        if self.backend.startswith("ucx"):
-            self.skipTest("UCX has no limit for data on its way")
-
         def fault():
             self.link.spared_port = self.port
             self.link.loss = [1.0, 1.0]
@@ -235,10 +232,6 @@ class Links(unittest.TestCase):
 
 class LinksOverTcp(Links):
     backend = "tcp"
-
-
-class LinksOverUcx(Links):
-    backend = "ucx:tcp"
 
 
 if __name__ == "__main__":

@@ -80,7 +80,6 @@ TEST(DecideTogether, LeavesOutWhatOneRankCannotUse) {
   EXPECT_EQ(decided({a, a, b, without(b, "hier")}), "tcp");
   EXPECT_EQ(decided({a, a, b, without(b, "shm")}), "tcp");
   EXPECT_EQ(decided({without(a, "tcp"), b}), "gloo");
-  EXPECT_EQ(decided({without(without(a, "tcp"), "gloo"), b}), "ucx");
   EXPECT_EQ(decided({a, a, without(b, "tcp")}), "hier:shm+gloo");
   const auto missing = decide_together(std::vector{a, without(a, "shm")}).reason;
   EXPECT_TRUE(has(missing, "processes of one host")) << missing;
