@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "mesh/secret.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::tcp {
@@ -48,16 +49,11 @@ enum class Side : std::uint8_t { opens = 1, accepts };
 /// The proof that `side` knows the secret.
 crypto::Digest proof_of(const crypto::Digest& secret, Side side, const Hello& hello,
                         const crypto::Digest& nonce) {
-  if (!crypto::available) return secret;
   std::array<std::byte, 1 + sizeof hello + sizeof nonce> text;  // NOLINT(*-member-init)
   text[0] = static_cast<std::byte>(side);
   std::memcpy(text.data() + 1, &hello, sizeof hello);
   std::memcpy(text.data() + 1 + sizeof hello, nonce.data(), nonce.size());
-  return crypto::hmac_sha256(secret, text);
-}
-
-bool is_proof(const crypto::Digest& given, const crypto::Digest& right) {
-  return crypto::available ? crypto::equal(given, right) : given == right;
+  return mesh::prove(secret, text);
 }
 
 class Address {
@@ -271,7 +267,7 @@ class Connector {
       const auto proof = proof_of(secret_, Side::opens, s.hello, s.nonce);
       return send(s, &proof, sizeof proof);
     }
-    if (is_proof(received(s), proof_of(secret_, Side::accepts, s.hello, s.nonce))) {
+    if (mesh::is_proof(received(s), proof_of(secret_, Side::accepts, s.hello, s.nonce))) {
       admit(s, s.hello.to);
       return true;
     }
@@ -289,7 +285,8 @@ class Connector {
              h.connection < sockets_[static_cast<std::size_t>(h.from)].size() &&
              send(s, &s.nonce, sizeof s.nonce);
     }
-    if (!is_proof(received(s), proof_of(secret_, Side::opens, s.hello, s.nonce))) return false;
+    if (!mesh::is_proof(received(s), proof_of(secret_, Side::opens, s.hello, s.nonce)))
+      return false;
     const auto proof = proof_of(secret_, Side::accepts, s.hello, s.nonce);
     if (!send(s, &proof, sizeof proof)) return false;
     admit(s, s.hello.from);

@@ -13,10 +13,10 @@
 #include "backend/rendezvous.hpp"
 #include "connect.hpp"
 #include "mesh/interface.hpp"
+#include "mesh/secret.hpp"
 #include "mesh/sockets.hpp"
 #include "values/bytes.hpp"
 #include "values/environment_switch.hpp"
-#include "values/fail.hpp"
 
 namespace tutti::backend::tcp {
 namespace {
@@ -37,7 +37,7 @@ struct PeerInfo {
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(info.interface.name).text(info.interface.address).u8(info.interface.loopback ? 1 : 0);
+  write(out, info.interface);
   out.i32(info.port).i32(info.connections);
   return out.take();
 }
@@ -45,49 +45,27 @@ Bytes encode(const PeerInfo& info) {
 PeerInfo decode(std::span<const std::byte> bytes, int rank) {
   const auto what = fmt::format("tcp: the address of rank {} in the store", rank);
   internal::Reader in(bytes, Errc::backend, what);
-  PeerInfo info;
-  info.interface.name = in.text();
-  info.interface.address = in.text();
-  info.interface.loopback = in.u8() != 0;
+  PeerInfo info{.interface = mesh::read_interface(in)};
   info.port = in.i32();
   info.connections = in.i32();
   in.end();
   return info;
 }
 
-/// The secret of the group, which only clients of the store know.
-internal::crypto::Digest secret_of(internal::Rendezvous& rendezvous) {
-  internal::crypto::Digest secret;
-  internal::crypto::random(secret);
-  // The first byte says what the ranks do with it.
-  constexpr auto way = static_cast<std::byte>(internal::crypto::available ? 1 : 0);
-  Bytes mine(1 + secret.size(), way);
-  std::ranges::copy(secret, mine.begin() + 1);
-  auto chosen = rendezvous.publish_first("tcp/secret", mine);
-  internal::crypto::erase(mine);
-  if (chosen.size() != mine.size() || chosen[0] != way)
-    internal::failf(Errc::unsupported,
-                    "tcp: some ranks' tutti was built with OpenSSL and some without it; they "
-                    "prove who they are in different ways");
-  std::copy(chosen.begin() + 1, chosen.end(), secret.begin());
-  internal::crypto::erase(chosen);
-  return secret;
-}
-
 }  // namespace
 
-Connections rendezvous(const BackendInit& init, std::function<void(int peer)> ended) {
+mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(int peer)> ended) {
   internal::Rendezvous rendezvous(init);
   const auto locations = internal::locations_of(init, rendezvous);
   const auto interface = mesh::interface_of(init);
   const Listener listener(interface.address);
-  auto secret = secret_of(rendezvous);
+  auto secret = mesh::secret_of(rendezvous, "tcp");
   const PeerInfo own{interface, listener.port(), wanted_connections()};
   const auto infos = rendezvous.exchange("tcp/address", encode(own));
 
   const auto me = static_cast<std::size_t>(init.rank);
   const auto& here = *locations[me];
-  Connections made;
+  mesh::Connected<Links> made;
   std::vector<mesh::Interface> interfaces;
   std::vector<PeerAddress> addresses;
   std::vector<internal::Cores> cores;
@@ -110,7 +88,7 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
   for (std::size_t r = 0; r < sockets.size(); ++r)
     for (const auto& socket : sockets[r]) {
       const int descriptor = socket.get();
-      if (init.dead_after.count() > 0) mesh::probe_idle({&descriptor, 1}, init.dead_after);
+      if (init.dead_after.count() > 0) mesh::probe_idle(descriptor, init.dead_after);
       if (locations[r]->identity.boot == here.identity.boot) mesh::use_reno(descriptor);
     }
   made.links =
