@@ -231,6 +231,8 @@ class LinkedMesh final : public Mesh {
   void stop(const Error&) noexcept override {
     stop_->requested = true;
     links_->close();
+    // Gloo does not report the end of a connection to a message of which a part has arrived.
+    cancel_if([](const mesh::Message&) { return true; });
   }
 
   std::shared_ptr<Transport> links_;
