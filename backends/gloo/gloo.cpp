@@ -1,9 +1,10 @@
 // The backend of host memory between processes, over TCP. Gloo's transport carries the messages;
-// the collectives are those of lib/core/collectives (docs/design/host-backends.md).
+// the collectives are those of lib/core/collectives (docs/gloo.md).
 
 #include <dlfcn.h>
 
-#include <utility>
+#include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <gloo/transport/tcp/device.h>
@@ -12,54 +13,19 @@
 
 #include "backend/rendezvous.hpp"
 #include "collectives/algorithms.hpp"
-#include "gloo/mesh.hpp"
 #include "mesh/backend.hpp"
+#include "mesh/interface.hpp"
+#include "mesh/linked_mesh.hpp"
 #include "on_cuda.hpp"
-#include "sigpipe.hpp"
-#include "values/environment_switch.hpp"
+#include "rendezvous.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
 
-class GlooBackend final : public mesh::MeshBackend {
- public:
-  using MeshBackend::MeshBackend;
-
- private:
-  std::unique_ptr<Backend> with(std::shared_ptr<const mesh::Group> group) const override {
-    return std::make_unique<GlooBackend>(std::move(group), own_memory());
-  }
-  void run(std::span<const Op> ops, const Call& call) override {
-    const BlockSigpipe quiet;
-    MeshBackend::run(ops, call);
-  }
-  std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override {
-    const BlockSigpipe quiet;
-    return MeshBackend::post_one(op, call, limit);
-  }
-};
-
-Settings settings() {
-  return {.batch = internal::environment_switch("TUTTI_GLOO_BATCH", true),
-          .reno = internal::environment_switch("TUTTI_GLOO_RENO", true)};
-}
-
-std::string details() {
-  const auto [batch, reno] = settings();
-  auto text = mesh::describe_interface();
-  text += fmt::format("I/O thread: {} (TUTTI_GLOO_BATCH)\n",
-                      batch ? "SCHED_BATCH" : "the policy of the thread that makes the group");
-  text += fmt::format("congestion control: {} (TUTTI_GLOO_RENO)\n",
-                      reno ? "reno within a host, otherwise the system's" : "the system's");
-  return text + collectives::describe_table(true);
-}
-
 std::unique_ptr<Backend> make(const BackendInit& init) {
   internal::refuse_encryption("gloo");
   if (init.device.type != DeviceType::cpu) return make_on_cuda(init, make);
-  auto mesh = make_mesh({.group = init, .settings = settings()});
-  return std::make_unique<GlooBackend>(whole_group(init, std::move(mesh)),
-                                       init.memory == nullptr ? host_memory() : *init.memory);
+  return mesh::make_backend(init, mesh::make_linked_mesh(init, rendezvous));
 }
 
 // Returns an error text if the dynamic linker has bound Gloo's functions to those of LibTorch:
@@ -89,7 +55,7 @@ const BackendEntry entry{
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
     .unavailable = foreign_gloo,
     .make = make,
-    .details = details,
+    .details = [] { return mesh::describe_interface() + collectives::describe_table(true); },
     .device_count = device_count,
     .stages = stages,
     .receives_from_any = true,

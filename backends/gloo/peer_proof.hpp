@@ -1,40 +1,35 @@
 #pragma once
 
-#include <sys/socket.h>
-
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <span>
 
-#include "store/crypto.hpp"
+#include "mesh/secret.hpp"
+#include "values/bytes.hpp"
 
 namespace tutti::backend::gloo {
 
-/// The first message over a connection, in both directions: ranks, and the sender's end of the
-/// connection. The proof is an HMAC over these with a key that only clients of the store know. All
-/// bytes are initialized.
+/// The text of an address and port, then zeros.
+using End = std::array<char, 64>;
+
+/// The first message over a connection, in both directions.
 struct PeerProof {
-  std::uint64_t magic = 0x69747475742f676cU;  // "lg/tutti"
-  std::int32_t from = -1;
-  std::int32_t to = -1;
-  sockaddr_storage end{};
-  internal::crypto::Digest proof{};  ///< 0 without a key.
+  End end{};  ///< The sender's end of the connection.
+  internal::crypto::Digest proof{};
 
-  void sign(const internal::crypto::Key& key) { proof = key.hmac(claims()); }
-
-  /// True if `answer` is of the rank to which this message goes. Null key: nothing is proved.
-  bool is_answered_by(const PeerProof& answer, const internal::crypto::Key* key) const {
-    return answer.magic == magic && answer.from == to && answer.to == from &&
-           (key == nullptr || internal::crypto::equal(answer.proof, key->hmac(answer.claims())));
+  void sign(const internal::crypto::Digest& secret, int from, int to) {
+    proof = right(secret, from, to);
+  }
+  bool is_of(const internal::crypto::Digest& secret, int from, int to) const {
+    return mesh::is_proof(proof, right(secret, from, to));
   }
 
  private:
-  std::span<const std::byte> claims() const {
-    return std::as_bytes(std::span(this, 1)).first(offsetof(PeerProof, proof));
+  internal::crypto::Digest right(const internal::crypto::Digest& secret, int from, int to) const {
+    internal::Writer claims;
+    claims.i32(from).i32(to).raw(std::as_bytes(std::span(end)));
+    return mesh::prove(secret, claims.bytes());
   }
 };
-static_assert(sizeof(PeerProof) == 16 + sizeof(sockaddr_storage) + 32, "has no padding");
 
 }  // namespace tutti::backend::gloo

@@ -275,4 +275,9 @@ std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_pt
   return group;
 }
 
+std::unique_ptr<Backend> make_backend(const BackendInit& init, std::shared_ptr<Mesh> mesh) {
+  return std::make_unique<MeshBackend>(whole_group(init, std::move(mesh)),
+                                       init.memory == nullptr ? host_memory() : *init.memory);
+}
+
 }  // namespace tutti::backend::mesh

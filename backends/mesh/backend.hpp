@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tutti/backend/backend_table.hpp>
@@ -39,7 +40,9 @@ class MeshBackend : public HostBackend {
 
  protected:
   /// A backend of the same kind for a sub-group.
-  virtual std::unique_ptr<Backend> with(std::shared_ptr<const Group> group) const = 0;
+  virtual std::unique_ptr<Backend> with(std::shared_ptr<const Group> group) const {
+    return std::make_unique<MeshBackend>(std::move(group), memory_);
+  }
 
   void run(std::span<const Op> ops, const Call& call) override;
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override;
@@ -73,5 +76,8 @@ class MeshBackend : public HostBackend {
 
 /// The group of all ranks of `init` on `mesh`.
 std::shared_ptr<const Group> whole_group(const BackendInit& init, std::shared_ptr<Mesh> mesh);
+
+/// A backend of whole_group().
+std::unique_ptr<Backend> make_backend(const BackendInit& init, std::shared_ptr<Mesh> mesh);
 
 }  // namespace tutti::backend::mesh

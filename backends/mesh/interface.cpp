@@ -112,6 +112,18 @@ std::string describe_interface() {
   }
 }
 
+void write(internal::Writer& out, const Interface& interface) {
+  out.text(interface.name).text(interface.address).u8(interface.loopback ? 1 : 0);
+}
+
+Interface read_interface(internal::Reader& in) {
+  Interface interface;
+  interface.name = in.text();
+  interface.address = in.text();
+  interface.loopback = in.u8() != 0;
+  return interface;
+}
+
 void check_reachable(const internal::GroupNames& names, const internal::RankLocations& locations,
                      const std::vector<Interface>& chosen) {
   const auto size = static_cast<int>(chosen.size());

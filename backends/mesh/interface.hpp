@@ -8,6 +8,7 @@
 
 #include "backend/group_names.hpp"
 #include "backend/rank_location.hpp"
+#include "values/bytes.hpp"
 
 namespace tutti::backend::mesh {
 
@@ -34,6 +35,10 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
 Interface interface_of(const BackendInit& init);
 /// The line of `tutti info`.
 std::string describe_interface();
+
+/// Encoding for the store.
+void write(internal::Writer& out, const Interface& interface);
+Interface read_interface(internal::Reader& in);
 
 /// @param chosen  by rank. @throws Error unsupported if a rank with a loopback address has peers on
 ///                other hosts.

@@ -46,10 +46,10 @@ class EndedPeers {
   std::vector<char> peers_;
 };
 
-/// A mesh over a transport of Links, with the thread that watches it. `Transport` is derived from
-/// Links; it has a Request derived from Links::Request, and send(), recv(), withdraw(),
-/// has_arrived(), flush(), unreceived(), fault(), close(). withdraw() returns false if the peer has
-/// not given up the message in time.
+/// A mesh over a transport, with the thread that watches it. `Transport` is derived from Links or
+/// has the same functions; it has a Request derived from Links::Request, and send(), recv(),
+/// withdraw(), has_arrived(), flush(), unreceived(), fault(), close(). withdraw() returns false if
+/// the peer has not given up the message in time.
 template <typename Transport>
 class LinkedMesh final : public Mesh {
  public:
@@ -116,16 +116,16 @@ class LinkedMesh final : public Mesh {
   }
 
   std::string transport() const override { return transport_; }
-  bool wakes_a_thread() const noexcept override { return false; }
+  bool wakes_a_thread() const noexcept override { return Transport::wakes_a_thread; }
   std::shared_ptr<mesh::Message> message(std::pmr::memory_resource& pool, int peer, void* data,
                                          std::size_t bytes, const MessageCall& call) override {
     return std::allocate_shared<Message>(std::pmr::polymorphic_allocator<Message>(&pool), *this,
                                          peer, data, bytes, call);
   }
   bool is_sent(int peer, std::uint64_t slot) override { return links_->has_arrived(peer, slot); }
-  /// Slots are of one call, and messages of the call are withdrawn one by one when they are
-  /// destroyed.
-  bool end_refused(std::uint64_t, std::span<const int>, Deadline) override { return true; }
+  bool end_refused(std::uint64_t call, std::span<const int> peers, Deadline limit) override {
+    return links_->end_refused(call, peers, limit);
+  }
   void attend() noexcept override { links_->alert(); }
 
  private:
@@ -187,6 +187,7 @@ class LinkedMesh final : public Mesh {
     void cancel() noexcept override {
       // Relaxed: no data depends on the flag, and the waiting thread looks at it again and again.
       cancelled_.store(true, std::memory_order_relaxed);
+      links_.cancel(request_);
     }
 
    private:
@@ -215,6 +216,8 @@ class LinkedMesh final : public Mesh {
   void stop(const Error&) noexcept override {
     stop_->requested = true;
     links_->close();
+    // Gloo does not report the end of a connection to a message of which a part has arrived.
+    cancel_if([](const mesh::Message&) { return true; });
   }
 
   std::shared_ptr<Transport> links_;
@@ -223,5 +226,27 @@ class LinkedMesh final : public Mesh {
   std::shared_ptr<Stop> stop_ = std::make_shared<Stop>();  // Shared with the thread.
   std::thread watcher_;
 };
+
+/// A transport that has been connected.
+template <typename Transport>
+struct Connected {
+  std::shared_ptr<Transport> links{};
+  std::string transport{};  ///< Backend::transport().
+  int server = -1;          ///< The rank that serves the store; -1: none, or unknown.
+};
+
+/// The mesh of a new group. `connect(init, ended)` returns a Connected; `ended(peer)` may be called
+/// from any thread.
+template <typename Connect>
+std::shared_ptr<Mesh> make_linked_mesh(const BackendInit& init, const Connect& connect) {
+  if (init.size == 1) return mesh_of_one();
+  auto ended = std::make_shared<EndedPeers>(init.size);
+  auto made = connect(init, [ended](int peer) { ended->add(peer); });
+  using Transport = typename decltype(made.links)::element_type;
+  auto mesh = std::make_shared<LinkedMesh<Transport>>(init, made.server, std::move(made.links),
+                                                      std::move(ended), std::move(made.transport));
+  mesh->watch(mesh);
+  return mesh;
+}
 
 }  // namespace tutti::backend::mesh

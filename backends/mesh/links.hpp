@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <tutti/deadline.hpp>
@@ -49,8 +50,16 @@ class Links {
     polling_.emplace(ranks, cores, time_of_a_poll);
   }
 
+  static constexpr bool wakes_a_thread = false;  ///< collectives::Wire::wakes_a_thread().
   /// `cancelled` may be set by any thread, and is looked at in intervals of 20 ms at the most.
   Outcome wait(Request& request, Deadline limit, const std::atomic<bool>& cancelled);
+  /// Called by any thread after it has set the flag of a request, maybe before send() or recv().
+  void cancel(Request& /*request*/) noexcept {}
+  /// Mesh::end_refused(). Slots are of one call, and messages of the call are withdrawn one by one
+  /// when they are destroyed.
+  bool end_refused(std::uint64_t /*call*/, std::span<const int> /*peers*/, Deadline /*limit*/) {
+    return true;
+  }
   /// Makes progress, and tells the thread in attend() that a request has been posted for which no
   /// thread waits.
   void alert() noexcept;

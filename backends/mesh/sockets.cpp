@@ -21,21 +21,18 @@ void set(int descriptor, int level, int option, int value) noexcept {
 
 }  // namespace
 
-void probe_idle(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept {
+void probe_idle(int descriptor, std::chrono::nanoseconds time) noexcept {
   const auto probe = static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time / 10).count());
-  for (const int descriptor : descriptors) {
-    set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe);
-    set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, probe);
-    set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 7);
-  }
+  set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 3 * probe);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, probe);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 7);
 }
 
-void end_unanswered(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept {
-  probe_idle(descriptors, time);
+void end_unanswered(int descriptor, std::chrono::nanoseconds time) noexcept {
+  probe_idle(descriptor, time);
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(time).count();
-  for (const int descriptor : descriptors)
-    set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
 }
 
 std::optional<std::chrono::milliseconds> unanswered(int descriptor) noexcept {

@@ -30,11 +30,11 @@ class Socket {
   int descriptor_ = -1;
 };
 
-/// Makes the kernel end idle connections whose peer's machine has not answered for `time`.
-void probe_idle(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept;
-/// The same, for others too. A peer that does not read keeps its connection only for that time if
-/// the kernel's buffers are full.
-void end_unanswered(std::span<const int> descriptors, std::chrono::nanoseconds time) noexcept;
+/// Makes the kernel end an idle connection whose peer's machine has not answered for `time`.
+void probe_idle(int descriptor, std::chrono::nanoseconds time) noexcept;
+/// The same, for one that is not idle too. A peer that does not read keeps its connection only for
+/// that time if the kernel's buffers are full.
+void end_unanswered(int descriptor, std::chrono::nanoseconds time) noexcept;
 
 /// The time since the last answer of the peer's machine, if data or a probe have been sent at least
 /// twice since: one may be lost, and Linux answers at most two probes a second. A machine answers

@@ -14,7 +14,6 @@
 #include <openssl/ssl.h>
 #endif
 
-#include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::tcp {
@@ -282,15 +281,6 @@ ssize_t Channel::receive(std::span<const iovec> arrays) noexcept {
   message.msg_iov = const_cast<iovec*>(arrays.data());
   message.msg_iovlen = arrays.size();
   return ::recvmsg(socket_.get(), &message, MSG_DONTWAIT);
-}
-
-bool wants_encryption() {
-  const bool wanted = internal::environment_switch("TUTTI_TLS", false);
-  if (wanted && !internal::crypto::available)
-    fail(Errc::unsupported,
-         "TUTTI_TLS is 1, and this tutti was built without OpenSSL; build it with "
-         "-Dopenssl=enabled (package libssl-dev)");
-  return wanted;
 }
 
 }  // namespace tutti::backend::tcp

@@ -48,7 +48,4 @@ class Channel {
   std::unique_ptr<Tls> tls_;
 };
 
-/// TUTTI_TLS: channels are encrypted. @throws Error unsupported without OpenSSL.
-bool wants_encryption();
-
 }  // namespace tutti::backend::tcp

@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "mesh/secret.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::tcp {
@@ -51,16 +52,11 @@ constexpr std::uint8_t key_of_tls = 3;
 /// key_of_tls.
 crypto::Digest hmac_of(const crypto::Digest& secret, std::uint8_t what, const Hello& hello,
                        const crypto::Digest& nonce) {
-  if (!crypto::available) return secret;
   std::array<std::byte, 1 + sizeof hello + sizeof nonce> text;  // NOLINT(*-member-init)
   text[0] = std::byte{what};
   std::memcpy(text.data() + 1, &hello, sizeof hello);
   std::memcpy(text.data() + 1 + sizeof hello, nonce.data(), nonce.size());
-  return crypto::hmac_sha256(secret, text);
-}
-
-bool is_proof(const crypto::Digest& given, const crypto::Digest& right) {
-  return crypto::available ? crypto::equal(given, right) : given == right;
+  return mesh::prove(secret, text);
 }
 
 class Address {
@@ -279,7 +275,7 @@ class Connector {
       const auto proof = proof_of(s, Side::opens);
       return send(s, &proof, sizeof proof);
     }
-    if (is_proof(received(s), proof_of(s, Side::accepts)))
+    if (mesh::is_proof(received(s), proof_of(s, Side::accepts)))
       return authenticated(s, Channel::Side::server);
     reasons_[static_cast<std::size_t>(s.hello.to)] =
         "what listens at its address has not proved to be that rank";
@@ -295,7 +291,7 @@ class Connector {
              h.connection < channels_[static_cast<std::size_t>(h.from)].size() &&
              send(s, &s.nonce, sizeof s.nonce);
     }
-    if (!is_proof(received(s), proof_of(s, Side::opens))) return false;
+    if (!mesh::is_proof(received(s), proof_of(s, Side::opens))) return false;
     const auto proof = proof_of(s, Side::accepts);
     return send(s, &proof, sizeof proof) && authenticated(s, Channel::Side::client);
   }

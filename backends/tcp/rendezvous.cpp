@@ -13,6 +13,7 @@
 #include "backend/rendezvous.hpp"
 #include "connect.hpp"
 #include "mesh/interface.hpp"
+#include "mesh/secret.hpp"
 #include "mesh/sockets.hpp"
 #include "store/served_store.hpp"
 #include "values/bytes.hpp"
@@ -39,7 +40,7 @@ struct PeerInfo {
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.text(info.interface.name).text(info.interface.address).u8(info.interface.loopback ? 1 : 0);
+  write(out, info.interface);
   out.i32(info.port).i32(info.connections).u8(info.encrypts ? 1 : 0);
   return out.take();
 }
@@ -47,10 +48,7 @@ Bytes encode(const PeerInfo& info) {
 PeerInfo decode(std::span<const std::byte> bytes, int rank) {
   const auto what = fmt::format("tcp: the address of rank {} in the store", rank);
   internal::Reader in(bytes, Errc::backend, what);
-  PeerInfo info;
-  info.interface.name = in.text();
-  info.interface.address = in.text();
-  info.interface.loopback = in.u8() != 0;
+  PeerInfo info{.interface = mesh::read_interface(in)};
   info.port = in.i32();
   info.connections = in.i32();
   info.encrypts = in.u8() != 0;
@@ -58,51 +56,36 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank) {
   return info;
 }
 
-/// The secret of the group: a number that the first rank writes to the store, and in jobs with a
-/// token, which the ranks do not send, a key of both.
-internal::crypto::Digest secret_of(internal::Rendezvous& rendezvous, bool encrypts) {
-  namespace crypto = internal::crypto;
-  const auto token = internal::token_of(*rendezvous.store());
-  if (encrypts && !token)
+/// TUTTI_TLS: the connections are encrypted. @throws Error unsupported without OpenSSL or a token.
+bool wants_encryption(const Store& store) {
+  if (!internal::environment_switch("TUTTI_TLS", false)) return false;
+  if (!internal::crypto::available)
+    fail(Errc::unsupported,
+         "TUTTI_TLS is 1, and this tutti was built without OpenSSL; build it with "
+         "-Dopenssl=enabled (package libssl-dev)");
+  if (!internal::token_of(store))
     fail(Errc::unsupported,
          "TUTTI_TLS is 1, and the job has no token: the key would be sent in clear; set "
          "TUTTI_TOKEN_FILE to a file with the same secret on every host, or start the ranks with "
          "tutti run");
-  crypto::Digest secret;
-  crypto::random(secret);
-  // The first byte says what the ranks do with it.
-  const std::byte way{static_cast<std::uint8_t>(token ? 2 : crypto::available ? 1 : 0)};
-  Bytes mine(1 + secret.size(), way);
-  std::ranges::copy(secret, mine.begin() + 1);
-  auto chosen = rendezvous.publish_first("tcp/secret", mine);
-  crypto::erase(mine);
-  if (chosen.size() != mine.size() || chosen[0] != way)
-    fail(Errc::unsupported,
-         "tcp: the ranks prove who they are in different ways: some have TUTTI_TOKEN_FILE or a "
-         "tutti with OpenSSL, and some have not");
-  std::copy(chosen.begin() + 1, chosen.end(), secret.begin());
-  crypto::erase(chosen);
-  if (token)
-    crypto::hkdf_sha256(std::as_bytes(std::span(token.text())), Bytes(secret.begin(), secret.end()),
-                        std::as_bytes(std::span(std::string_view("tutti tcp"))), secret);
-  return secret;
+  return true;
 }
 
 }  // namespace
 
-Connections rendezvous(const BackendInit& init, std::function<void(int peer)> ended) {
+mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(int peer)> ended) {
   internal::Rendezvous rendezvous(init);
   const auto locations = internal::locations_of(init, rendezvous);
   const auto interface = mesh::interface_of(init);
   const Listener listener(interface.address);
-  const bool encrypts = wants_encryption();
-  auto secret = secret_of(rendezvous, encrypts);
+  const bool encrypts = wants_encryption(*rendezvous.store());
+  auto secret = mesh::secret_of(rendezvous, "tcp");
   const PeerInfo own{interface, listener.port(), wanted_connections(), encrypts};
   const auto infos = rendezvous.exchange("tcp/address", encode(own));
 
   const auto me = static_cast<std::size_t>(init.rank);
   const auto& here = *locations[me];
-  Connections made;
+  mesh::Connected<Links> made;
   std::vector<mesh::Interface> interfaces;
   std::vector<PeerAddress> addresses;
   std::vector<internal::Cores> cores;
@@ -132,7 +115,7 @@ Connections rendezvous(const BackendInit& init, std::function<void(int peer)> en
   for (std::size_t r = 0; r < channels.size(); ++r)
     for (const auto& channel : channels[r]) {
       const int descriptor = channel.descriptor();
-      if (init.dead_after.count() > 0) mesh::probe_idle({&descriptor, 1}, init.dead_after);
+      if (init.dead_after.count() > 0) mesh::probe_idle(descriptor, init.dead_after);
       if (locations[r]->identity.boot == here.identity.boot) mesh::use_reno(descriptor);
     }
   made.links =

@@ -213,7 +213,6 @@ void expect_on_time_over_a_slow_link(bool store_too, int runs) {
     expect_on_time("link of 1 Mbit/s", output);
 }
 
-// Every connection that is closed waits up to 10 ms for Gloo's thread.
 TEST(GlooDeadline, AFailedCreateOfManyRanksIsOnTime) {
   on_processes({.size = 1}, [](RankProcess& rank) {
     auto options = rank.options("alone");

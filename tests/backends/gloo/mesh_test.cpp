@@ -1,21 +1,14 @@
 #include "mesh/mesh.hpp"
 
-#include <sched.h>
-
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
-
-#include "gloo/batch_policy.hpp"
 
 // Meshes of one rank, which fail without a peer.
 
 namespace tutti::backend::mesh {
 namespace {
-
-using gloo::BatchPolicy;
 
 const Error cause(Errc::aborted, "rank 0 aborted the group");
 
@@ -69,17 +62,6 @@ TEST(Mesh, AListenerMayListen) {
   mesh->listen(outer);
   (void)mesh->fail({.cause = cause});
   EXPECT_EQ(heard, 1);
-}
-
-TEST(BatchPolicy, IsUndoneByAnException) {
-  ASSERT_EQ(::sched_getscheduler(0), SCHED_OTHER);
-  try {
-    const BatchPolicy batch(true);
-    EXPECT_EQ(::sched_getscheduler(0), SCHED_BATCH);
-    throw std::runtime_error("no device");
-  } catch (const std::runtime_error&) {
-    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER);
-  }
 }
 
 }  // namespace

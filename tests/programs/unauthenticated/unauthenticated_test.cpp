@@ -109,6 +109,10 @@ struct Job {
   std::size_t ports = 0;        ///< The other ranks listen at so many by then; 0: never at any.
 };
 
+bool is_over_gloo(const Job& job) {
+  return job.backend.find("gloo") != job.backend.npos;
+}
+
 /// Makes a rank wait for unauthenticated peers before it writes a key. Its peers listen by then.
 class LateStore final : public StoreOver {
  public:
@@ -200,10 +204,7 @@ void expect_to_cope_with(const Job& job, const std::vector<UnauthenticatedPeer>&
     } catch (const Error& error) {
       up = false;
       text = fmt::format(", {}: {}", name_of(error.code()), error.what());
-      // Gloo's five attempts end.
-      EXPECT_TRUE(job.backend.find("gloo") != job.backend.npos &&
-                  std::ranges::any_of(peers, &UnauthenticatedPeer::returns))
-          << text;
+      EXPECT_TRUE(is_over_gloo(job) && text.find("another program may have") != text.npos) << text;
       rank.files()->add("up", 1);
     }
     const auto took = std::chrono::duration<double>(Clock::now() - start).count();
@@ -221,9 +222,9 @@ bool is_here(const std::string& backend) {
 
 const std::vector<Job>& jobs() {
   static const std::vector<Job> all{
-      {"gloo:=lo", nullptr, "gloo/attempt", 2, 4},
+      {"gloo:=lo", nullptr, "gloo/address", 2, 4},
       {"ucx:shm"},
-      {"hier:shm+gloo", "a,b,a", "gloo/attempt", 1, 1},
+      {"hier:shm+gloo", "a,b,a", "gloo/address", 1, 1},
       {"shm"},
       {"tcp:=lo", nullptr, "tcp/address", 2, 2},
       {"hier:shm+tcp", "a,b,a", "tcp/address", 1, 1},
@@ -248,7 +249,7 @@ class Unauthenticated : public testing::TestWithParam<std::tuple<std::size_t, st
 
 using Case = std::tuple<std::size_t, std::size_t>;
 INSTANTIATE_TEST_SUITE_P(Some, Unauthenticated,
-                         testing::Values(Case(0, 0), Case(0, 2), Case(0, 4), Case(1, 6), Case(2, 6),
+                         testing::Values(Case(0, 0), Case(0, 1), Case(1, 6), Case(2, peers_alone),
                                          Case(3, 6), Case(4, 0), Case(4, 6), Case(4, peers_alone),
                                          Case(5, peers_alone)),
                          name_of_case);
@@ -263,6 +264,9 @@ TEST_P(Unauthenticated, PeersNeitherEndARankNorTakeItsConnection) {
   if (!is_here(job.backend)) GTEST_SKIP() << "no " << job.backend << " here";
   auto peers = unauthenticated_peers();
   if (peer < peers_alone) peers = {peers[peer]};
+  // Gloo trusts what it reads: bytes can end the process. A peer without any may cost the group.
+  if (is_over_gloo(job)) std::erase_if(peers, [](const auto& p) { return !p.says.empty(); });
+  if (peers.empty()) GTEST_SKIP() << "Gloo follows what this peer sends";
   expect_to_cope_with(job, peers);
 }
 

@@ -1,16 +1,13 @@
-// The scheduling policy of Gloo's I/O thread and the congestion control of connections within a
-// host. Ranks are processes.
+// The congestion control of connections. Ranks are processes.
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <filesystem>
@@ -23,24 +20,9 @@
 #include <gtest/gtest.h>
 
 #include "rank_processes.hpp"
-#include "support/errors.hpp"
-#include "support/scoped_variables.hpp"
 
 namespace tutti::test {
 namespace {
-
-/// The number of this process's threads with a policy.
-std::ptrdiff_t threads_with(int policy) {
-  namespace fs = std::filesystem;
-  return std::ranges::count_if(fs::directory_iterator("/proc/self/task"), [&](const auto& entry) {
-    return ::sched_getscheduler(std::stoi(entry.path().filename())) == policy;
-  });
-}
-
-void set_own_policy(int policy) {
-  const sched_param none{};
-  ASSERT_EQ(::sched_setscheduler(0, policy, &none), 0);
-}
 
 using Counts = std::map<std::string, int>;
 
@@ -75,13 +57,9 @@ void expect_usable(ProcessGroup& group) {
 /// A connection has two descriptors: Gloo's own and the library's.
 constexpr int descriptors_each = 2;
 
-TEST(GlooSettings, TheIoThreadIsBatchAndConnectionsWithinTheHostUseReno) {
-  const ScopedVariables unset{{"TUTTI_GLOO_BATCH", nullptr}, {"TUTTI_GLOO_RENO", nullptr}};
+TEST(GlooCongestionControl, ConnectionsWithinTheHostUseReno) {
   on_processes({.size = 3}, [](RankProcess& rank) {
     auto group = rank.make_group("usual");
-    group.barrier_async().wait();  // Starts the worker.
-    EXPECT_EQ(threads_with(SCHED_BATCH), 1);
-    EXPECT_EQ(::sched_getscheduler(0), SCHED_OTHER) << "the caller's policy";
     EXPECT_EQ(congestion_controls(), (Counts{{"reno", 2 * descriptors_each}}));
     expect_usable(group);
     rank.barrier();
@@ -89,44 +67,8 @@ TEST(GlooSettings, TheIoThreadIsBatchAndConnectionsWithinTheHostUseReno) {
   });
 }
 
-TEST(GlooSettings, EachCanBeSwitchedOff) {
-  const auto usual = congestion_control_of_system();
-  for (const bool batch : {false, true}) {
-    const ScopedVariables set{{"TUTTI_GLOO_BATCH", batch ? "1" : "0"},
-                              {"TUTTI_GLOO_RENO", batch ? "0" : "1"}};
-    on_processes({.size = 2}, [&](RankProcess& rank) {
-      auto group = rank.make_group("switched");
-      EXPECT_EQ(threads_with(SCHED_BATCH), batch ? 1 : 0);
-      EXPECT_EQ(congestion_controls(), (Counts{{batch ? usual : "reno", descriptors_each}}));
-      expect_usable(group);
-      rank.barrier();
-      return std::string();
-    });
-  }
-}
-
-TEST(GlooSettings, AnotherValueIsRefused) {
-  for (const char* name : {"TUTTI_GLOO_BATCH", "TUTTI_GLOO_RENO"}) {
-    const ScopedVariables set{{name, "yes"}};
-    expect_error(Errc::invalid_argument, {name, "'yes'", "0 or 1"},
-                 [] { ProcessGroup::create({.backend = "gloo", .store = make_memory_store()}); });
-  }
-}
-
-TEST(GlooSettings, APolicyThatTheProgramHasChosenIsKept) {
-  for (const int policy : {SCHED_BATCH, SCHED_IDLE})
-    on_processes({.size = 2}, [&](RankProcess& rank) {
-      set_own_policy(policy);
-      auto group = rank.make_group("chosen");
-      EXPECT_EQ(::sched_getscheduler(0), policy);
-      expect_usable(group);
-      rank.barrier();
-      return std::string();
-    });
-}
-
-/// Makes the kernel refuse sched_setscheduler, and the congestion control of a socket.
-void refuse_settings() {
+/// Makes the kernel refuse the congestion control of a socket.
+void refuse_congestion_control() {
   constexpr auto refusal = SECCOMP_RET_ERRNO | EPERM;
   constexpr auto allowed = SECCOMP_RET_ALLOW;
   // The lower half of an argument has this offset on little-endian machines.
@@ -134,9 +76,8 @@ void refuse_settings() {
     return static_cast<std::uint32_t>(offsetof(seccomp_data, args) +
                                       static_cast<std::size_t>(number) * sizeof(std::uint64_t));
   };
-  std::array<sock_filter, 9> program{{
+  std::array<sock_filter, 8> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setscheduler, 6, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 4),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, argument(1)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IPPROTO_TCP, 0, 2),
@@ -150,13 +91,11 @@ void refuse_settings() {
   ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
 }
 
-TEST(GlooSettings, AKernelThatRefusesThemIsNoError) {
-  const ScopedVariables unset{{"TUTTI_GLOO_BATCH", nullptr}, {"TUTTI_GLOO_RENO", nullptr}};
+TEST(GlooCongestionControl, AKernelThatRefusesItIsNoError) {
   const auto usual = congestion_control_of_system();
   on_processes({.size = 2}, [&](RankProcess& rank) {
-    refuse_settings();
+    refuse_congestion_control();
     auto group = rank.make_group("refused");
-    EXPECT_EQ(threads_with(SCHED_BATCH), 0);
     EXPECT_EQ(congestion_controls(), (Counts{{usual, descriptors_each}}));
     expect_usable(group);
     rank.barrier();
@@ -164,12 +103,10 @@ TEST(GlooSettings, AKernelThatRefusesThemIsNoError) {
   });
 }
 
-TEST(GlooSettings, ConnectionsToAnotherHostKeepTheCongestionControlOfTheSystem) {
-  const ScopedVariables unset{{"TUTTI_GLOO_BATCH", nullptr}, {"TUTTI_GLOO_RENO", nullptr}};
+TEST(GlooCongestionControl, ConnectionsToAnotherHostKeepTheCongestionControlOfTheSystem) {
   const auto output = on_processes({.size = 2}, [&](RankProcess& rank) -> std::string {
     if (!rank.enter_own_network()) return "no network";
     auto group = rank.make_group("remote");
-    EXPECT_EQ(threads_with(SCHED_BATCH), 1);
     EXPECT_EQ(congestion_controls(), (Counts{{congestion_control_of_system(), descriptors_each}}));
     expect_usable(group);
     rank.barrier();
