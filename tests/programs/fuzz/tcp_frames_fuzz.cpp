@@ -71,13 +71,11 @@ struct Connection {
 
   /// Sends the oldest bytes, so many at the most.
   void send(std::size_t most, std::vector<Message>& messages) {
-    const Data bytes(unsent.begin(),
-                     unsent.begin() + static_cast<std::ptrdiff_t>(std::min(most, unsent.size())));
-    unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(bytes.size()));
-    if (::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        static_cast<ssize_t>(bytes.size()))
-      return;  // Closed.
-    text.insert(text.end(), bytes.begin(), bytes.end());
+    most = std::min(most, unsent.size());
+    const auto sent = ::send(socket.get(), unsent.data(), most, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent <= 0) return;  // Closed.
+    text.insert(text.end(), unsent.begin(), unsent.begin() + sent);
+    unsent.erase(unsent.begin(), unsent.begin() + sent);
     for (Frame frame; text.size() >= sizeof frame;) {
       std::memcpy(&frame, text.data(), sizeof frame);
       const bool has_data = frame.kind == Frame::Kind::data && frame.begin <= frame.end;
@@ -85,8 +83,8 @@ struct Connection {
       if (text.size() - sizeof frame < length) return;
       const auto data = text.begin() + sizeof frame;
       const auto end = data + static_cast<std::ptrdiff_t>(length);
-      auto& message = messages.emplace_back(Message{frame.slot, frame.bytes});
-      if (length == frame.bytes) message.data.emplace(data, end);
+      if (has_data) messages.push_back({frame.slot, frame.bytes});
+      if (has_data && length == frame.bytes) messages.back().data.emplace(data, end);
       text.erase(text.begin(), end);
     }
   }
@@ -190,31 +188,14 @@ class Run {
       frame.kind = static_cast<Frame::Kind>(2 + kind);
       frame.begin = frame.end = 0;
     }
-    switch (input_.next() % 16) {  // What may be wrong.
-      case 0:
-        frame.kind = static_cast<Frame::Kind>(input_.next() % 7);
-        break;
-      case 1:
-        frame.number += static_cast<std::uint32_t>(input_.next() % 8) - 4;
-        break;
-      case 2:
-        frame.slot = input_.next() % slots;
-        break;
-      case 3:
-        frame.bytes = some_bytes();
-        break;
-      case 4:
-        frame.bytes = ~input_.next();
-        break;
-      case 5:
-        frame.begin = some_bytes();
-        break;
-      case 6:
-        frame.end = some_bytes();
-        break;
-      default:
-        break;
-    }
+    const auto wrong = input_.next() % 16;
+    if (wrong == 0) frame.kind = static_cast<Frame::Kind>(input_.next() % 7);
+    if (wrong == 1) frame.number += static_cast<std::uint32_t>(input_.next() % 8) - 4;
+    if (wrong == 2) frame.slot = input_.next() % slots;
+    if (wrong == 3) frame.bytes = some_bytes();
+    if (wrong == 4) frame.bytes = ~input_.next();
+    if (wrong == 5) frame.begin = some_bytes();
+    if (wrong == 6) frame.end = some_bytes();
     const auto* const head = reinterpret_cast<const std::byte*>(&frame);
     text.insert(text.end(), head, head + sizeof frame);
     if (frame.kind != Frame::Kind::data) return;
