@@ -233,7 +233,7 @@ class LinksOverTcp(Links):
     def test_a_step_takes_one_delay_and_four_connections_have_four_windows(self):
         small, _, large = self.times(delay_ms=5)
         self.assertLess(max(small), 8)                  # 5.1 on an idle machine; two steps would take 10.
-        self.assertLess(large[0], 0.75 * large[1])      # About half.
+        self.assertLess(large[0], 0.85 * large[1])      # About half on an idle machine.
 
     def test_four_connections_have_four_times_the_rate(self):
         _, *sizes = self.times(rate_mbit=400)
