@@ -91,7 +91,7 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
   std::vector<internal::Cores> cores;
   int most = 1;
   for (std::size_t r = 0; r < infos.size(); ++r) {
-    const auto info = decode(infos[r], rendezvous.names()(static_cast<int>(r)));
+    auto info = decode(infos[r], rendezvous.names()(static_cast<int>(r)));
     const auto& names = rendezvous.names();
     if (info.encrypts != encrypts)
       internal::failf(Errc::unsupported,
@@ -104,8 +104,12 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
     // One connection is enough where there is no delay.
     const int count = is_near ? 1 : std::min(own.connections, info.connections);
     if (r != me) most = std::max(most, count);
+    // The zone of a link-local address is an interface of the host that connects to it.
+    auto& address = info.interface.address;
+    if (const auto zone = address.find('%'); zone != std::string::npos && !is_near)
+      address.replace(zone + 1, std::string::npos, interface.name);
     interfaces.push_back(info.interface);
-    addresses.push_back({info.interface.address, info.port, count});
+    addresses.push_back({address, info.port, count});
     if (there.identity.boot == here.identity.boot) cores.push_back(there.cores);
     if (there.serves_store) made.server = static_cast<int>(r);
   }

@@ -12,17 +12,13 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-
-#include "support/worlds.hpp"
 
 namespace tutti::test {
 namespace {
@@ -293,66 +289,6 @@ TEST(TcpLinks, ReadManyPeers) {
   writer.join();
   for (int r = 0; r < peers; ++r) EXPECT_EQ(in[static_cast<std::size_t>(r)], r);
   for (const int s : others) ::close(s);
-}
-
-/// Frames that are likely to be taken for right ones.
-Frame random_frame(std::mt19937_64& random) {
-  const auto some = [&](std::uint64_t most) { return random() % (most + 1); };
-  Frame frame;
-  frame.kind = static_cast<Frame::Kind>(some(6));
-  frame.number = static_cast<std::uint32_t>(some(10) == 0 ? random() : some(5));
-  frame.slot = some(3);
-  frame.bytes = some(20) == 0 ? random() : 100 * some(3);
-  frame.begin = some(3) == 0 ? 100 * some(3) : 0;
-  frame.end = some(3) == 0 ? 100 * some(3) : frame.kind == Frame::Kind::data ? frame.bytes : 0;
-  return frame;
-}
-
-/// Feeds links with frames and noise of one seed, while receives and sends wait.
-void feed(std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  Pair pair(1 + random() % 3, random() % 4 == 0, true);
-  auto& links = *pair.links[0];
-  std::vector<std::byte> memory(256);
-  std::vector<std::unique_ptr<Links::Request>> requests;
-  for (int i = 0; i < 12; ++i) {
-    std::vector<std::byte> text;
-    for (auto n = random() % 4; n > 0; --n) {
-      const auto frame = random_frame(random);
-      const auto* const bytes = reinterpret_cast<const std::byte*>(&frame);
-      text.insert(text.end(), bytes, bytes + sizeof frame);
-      text.resize(text.size() +
-                  (random() % 4 == 0 ? random() % 300 : frame.end - frame.begin) % 400);
-    }
-    if (!text.empty())
-      (void)::send(pair.others[random() % pair.others.size()], text.data(), text.size(),
-                   MSG_DONTWAIT | MSG_NOSIGNAL);
-    auto& request = *requests.emplace_back(std::make_unique<Links::Request>());
-    const auto bytes = random() % memory.size();
-    if (random() % 2 == 0)
-      links.recv(request, 1, random() % 4, memory.data(), bytes);
-    else
-      links.send(request, 1, random() % 4, memory.data(), bytes, random() % 2 == 0);
-    if (random() % 3 == 0) (void)links.withdraw(*requests[random() % requests.size()]);
-    (void)links.has_arrived(1, random() % 4);
-  }
-  (void)links.unreceived();
-  if (random() % 2 == 0)
-    for (auto& request : requests) (void)links.withdraw(*request);
-  links.close();
-  for (auto& request : requests) {
-    EXPECT_TRUE(request->ended);
-    (void)links.withdraw(*request);
-  }
-}
-
-// No frame of a peer makes a rank touch foreign memory, hang or end: run with a sanitizer.
-TEST(TcpLinks, AnyFramesAreAnErrorAtMost) {
-  for (std::uint64_t seed = 0; seed < (reduced() ? 2'000U : 10'000U); ++seed) feed(seed);
-}
-
-TEST(TcpLinks, SlowAnyFramesAreAnErrorAtMost) {
-  for (std::uint64_t seed = 1'000'000; seed < 2'000'000; ++seed) feed(seed);
 }
 
 TEST(TcpLinks, ABrokenProtocolIsNamed) {
