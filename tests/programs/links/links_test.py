@@ -223,7 +223,7 @@ class LinksOverTcp(Links):
             ip("-n", name, "link", "set", device, "mtu", "60000", "txqueuelen", "20000")
         self.link.be(**network)
         ranks = self.start(0, 10, "time", (0, 1))
-        times = [[float(time) for time in ranks[0].line(60)[1].split()] for _ in range(3)]
+        times = [[float(time) for time in ranks[0].line(120)[1].split()] for _ in range(3)]
         print(f"{network}: {times} ms", file=sys.stderr)
         return times
 
