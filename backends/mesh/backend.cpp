@@ -129,7 +129,7 @@ std::unique_ptr<Backend> MeshBackend::split(const SplitInit& init) {
     for (const int r : init.ranks) part->ranks.push_back(group_->mesh_rank(r));
     part->remember_calls();
   }
-  return with(std::move(part));
+  return std::make_unique<MeshBackend>(std::move(part), memory_);
 }
 
 void MeshBackend::abort(std::string_view why) noexcept {

@@ -24,7 +24,7 @@ namespace tutti::backend::mesh {
 class CallWire;
 
 /// A group of host memory on a mesh. The collectives are those of lib/core/collectives.
-class MeshBackend : public HostBackend {
+class MeshBackend final : public HostBackend {
  public:
   MeshBackend(std::shared_ptr<const Group> group, Memory& memory);
   ~MeshBackend() override;
@@ -38,19 +38,11 @@ class MeshBackend : public HostBackend {
   std::optional<Error> failure() const override;
   std::string transport() const override { return mesh().transport(); }
 
- protected:
-  /// A backend of the same kind for a sub-group.
-  virtual std::unique_ptr<Backend> with(std::shared_ptr<const Group> group) const {
-    return std::make_unique<MeshBackend>(std::move(group), memory_);
-  }
-
+ private:
   void run(std::span<const Op> ops, const Call& call) override;
   std::shared_ptr<WorkState> post_one(const Op& op, const Call& call, Deadline limit) override;
   void publish(std::span<const Op> ops, const Call& call, const Error& why) noexcept override;
 
-  Memory& own_memory() const noexcept { return memory_; }
-
- private:
   Mesh& mesh() const noexcept { return *group_->mesh; }
   bool alone_on_mesh() const noexcept { return group_->mesh.use_count() == 1; }
   std::shared_ptr<WorkState> post_pair(const Op& op, const Call& call, Deadline limit,

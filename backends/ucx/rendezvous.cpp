@@ -80,9 +80,10 @@ std::uint64_t start_of(std::int64_t process) {
 
 class Connector {
  public:
-  explicit Connector(const MeshInit& init) : init_(init.group), transports_(init.transports) {}
+  Connector(const BackendInit& init, const Transports& transports)
+      : init_(init), transports_(transports) {}
 
-  Connections connect(std::shared_ptr<Worker> worker) {
+  mesh::Connected<Worker> connect(std::shared_ptr<Worker> worker) {
     const PeerInfo own{Process::own(), worker->address()};
     const auto infos = rendezvous_.exchange("ucx/address", encode(own));
     std::vector<PeerInfo> peers;
@@ -100,14 +101,16 @@ class Connector {
                         "InfiniBand or RoCE use tcp between hosts, and ucx:shm or shm within one",
                         names_.group(), names_(init_.rank), names_(r));
     shake_hands(*worker);
-    Connections made;
+    // Checked mode compares the records of a message while its two sides wait for each other.
+    if (init_.checked) worker->set_synchronous();
+    mesh::Connected<Worker> made{.transport = worker->transports()};
     std::vector<Process> processes;
     for (int r = 0; r < init_.size; ++r) {
       processes.push_back(peers[static_cast<std::size_t>(r)].process);
       if (locations_[static_cast<std::size_t>(r)]->serves_store) made.server = r;
     }
     if (!transports_.report_ends) worker->set_processes(std::move(processes));
-    made.worker = std::move(worker);
+    made.links = std::move(worker);
     return made;
   }
 
@@ -189,14 +192,15 @@ bool Process::is_alive() const {
   return start_of(id) == start;
 }
 
-Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended) {
-  if (init.group.size > most_ranks)
+mesh::Connected<Worker> rendezvous(const BackendInit& init, const Transports& transports,
+                                   std::function<void(int peer)> ended) {
+  if (init.size > most_ranks)
     internal::failf(Errc::unsupported, "group '{}': ucx connects at most {} ranks, not {}",
-                    init.group.name, most_ranks, init.group.size);
+                    init.name, most_ranks, init.size);
   const auto& api = ucx_api();
-  Connector connector(init);
-  return connector.connect(std::make_shared<Worker>(
-      api, init.group.rank, init.group.size, init.transports, init.group.logger, std::move(ended)));
+  Connector connector(init, transports);
+  return connector.connect(std::make_shared<Worker>(api, init.rank, init.size, transports,
+                                                    init.logger, std::move(ended)));
 }
 
 }  // namespace tutti::backend::ucx

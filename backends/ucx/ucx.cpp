@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,23 +18,12 @@
 #include "backend/rendezvous.hpp"
 #include "collectives/algorithms.hpp"
 #include "mesh/backend.hpp"
-#include "mesh/linked_mesh.hpp"
 #include "ucx/rendezvous.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::ucx {
 namespace {
-
-class UcxBackend final : public mesh::MeshBackend {
- public:
-  using MeshBackend::MeshBackend;
-
- private:
-  std::unique_ptr<Backend> with(std::shared_ptr<const mesh::Group> group) const override {
-    return std::make_unique<UcxBackend>(std::move(group), own_memory());
-  }
-};
 
 bool includes_tcp(std::string_view list) {
   return list.find("tcp") != list.npos || list.find("all") != list.npos;
@@ -60,9 +50,7 @@ Transports transports_of(const std::string& args) {
 
 std::unique_ptr<Backend> make(const BackendInit& init) {
   if (init.args != "shm") internal::refuse_encryption("ucx");
-  auto mesh = make_mesh({.group = init, .transports = transports_of(init.args)});
-  return std::make_unique<UcxBackend>(whole_group(init, std::move(mesh)),
-                                      init.memory == nullptr ? host_memory() : *init.memory);
+  return mesh::make_backend(init, make_mesh(init, transports_of(init.args)));
 }
 
 std::string unavailable() {
@@ -107,17 +95,11 @@ bool is_beyond_tcp() {
 
 }  // namespace
 
-std::shared_ptr<mesh::Mesh> make_mesh(const MeshInit& init) {
-  if (init.group.size == 1) return mesh::mesh_of_one();
-  auto ended = std::make_shared<mesh::EndedPeers>(init.group.size);
-  auto made = rendezvous(init, [ended](int peer) { ended->add(peer); });
-  // Checked mode compares the records of a message while its two sides wait for each other.
-  if (init.group.checked) made.worker->set_synchronous();
-  auto transports = made.worker->transports();
-  auto mesh = std::make_shared<mesh::LinkedMesh<Worker>>(
-      init.group, made.server, std::move(made.worker), std::move(ended), std::move(transports));
-  mesh->watch(mesh);
-  return mesh;
+std::shared_ptr<mesh::Mesh> make_mesh(const BackendInit& init, const Transports& transports) {
+  return mesh::make_linked_mesh(
+      init, [&](const BackendInit& group, std::function<void(int peer)> ended) {
+        return rendezvous(group, transports, std::move(ended));
+      });
 }
 
 extern const BackendEntry entry;

@@ -42,7 +42,7 @@ std::shared_ptr<backend::mesh::Mesh> mesh_of(const std::shared_ptr<Store>& store
                          .name = "lengths",
                          .timeout = 20s,
                          .logger = [](LogLevel, std::string_view) {}};
-  return backend::ucx::make_mesh({.group = init, .transports = {"tcp,self"}});
+  return backend::ucx::make_mesh(init, {"tcp,self"});
 }
 
 // Once the receive is there before the message, and once after it.
