@@ -22,8 +22,8 @@ struct Connections {
 
 /// Finds the other ranks through the store and exchanges a message with each of them. `ended`: as
 /// for Worker. @throws Error timeout; its text names the missing ranks. Error unsupported: no
-/// transport connects two ranks. Error backend: a transport cannot be used. The error of a rank that
-/// has given up.
+/// transport connects two ranks. Error backend: a transport cannot be used. The error of a rank
+/// that has given up.
 Connections rendezvous(const MeshInit& init, std::function<void(int peer)> ended);
 
 /// The mesh over these connections. @throws also resource_exhausted.
