@@ -12,8 +12,8 @@ namespace tutti::backend::ucx {
 
 /// Finds the other ranks through the store and exchanges a message with each of them. `ended`: as
 /// for Worker. @throws Error timeout; its text names the missing ranks. Error unsupported: no
-/// transport connects two ranks. Error backend: a transport cannot be used. The error of a rank that
-/// has given up.
+/// transport connects two ranks. Error backend: a transport cannot be used. The error of a rank
+/// that has given up.
 mesh::Connected<Worker> rendezvous(const BackendInit& init, const Transports& transports,
                                    std::function<void(int peer)> ended);
 

@@ -83,22 +83,18 @@ std::string try_backend(const BackendEntry& entry) {
 
 void try_backends(Checkup& checkup) {
   std::string worked;
-  std::map<std::string, std::pair<Level, std::string>> failures;
+  std::map<std::string, std::string> failures;
   for (const BackendEntry& entry : backends()) {
     // "hier" uses the other backends.
     if (!entry.serves({}) || !entry.unavailable().empty() || entry.name == "hier") continue;
+    if (entry.is_beyond_tcp != nullptr && !entry.is_beyond_tcp()) continue;  // It has no network.
     const auto failure = try_backend(entry);
-    auto& [level, names] = failures[failure];
-    auto& list = failure.empty() ? worked : names;
+    auto& list = failure.empty() ? worked : failures[failure];
     list += fmt::format("{}{}", list.empty() ? "" : ", ", entry.name);
-    // "auto" leaves this one out.
-    const bool unused = entry.is_beyond_tcp != nullptr && !entry.is_beyond_tcp();
-    level = std::max(level, unused ? Level::warning : Level::problem);
   }
-  failures.erase("");
   for (const auto& [failure, backends] : failures)
-    checkup.add(backends.first, "group",
-                fmt::format("two threads cannot use {}: {}", backends.second, failure),
+    checkup.add(Level::problem, "group",
+                fmt::format("two threads cannot use {}: {}", backends, failure),
                 "Correct what the text names, or choose another backend by name");
   if (!worked.empty())
     checkup.add(Level::ok, "group", "two threads reduced an array over " + worked);
