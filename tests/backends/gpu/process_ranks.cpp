@@ -96,7 +96,7 @@ void on_threads(int, const std::function<void(int)>&) {
 
 GroupOptions group_options(const World& world, int rank, std::shared_ptr<Store> store) {
   GroupOptions options;
-  options.backend = world.backend;
+  options.backend = backend_here(world.backend);
   options.store = std::move(store);
   options.rank = rank;
   options.size = world.size;
