@@ -221,6 +221,7 @@ class LinksOverTcp(Links):
         """For 8 B, 1 MiB and 16 MiB: the ms of an all_reduce of two hosts over four connections, and over one."""
         for name, device in zip(self.link.names, DEVICES):
             ip("-n", name, "link", "set", device, "mtu", "60000", "txqueuelen", "20000")
+        os.setpriority(os.PRIO_PROCESS, self.link.relay.pid, -15)    # A network waits for no processor.
         self.link.be(**network)
         ranks = self.start(0, 10, "time", (0, 1))
         times = [[float(time) for time in ranks[0].line(120)[1].split()] for _ in range(3)]

@@ -137,8 +137,6 @@ class Network {
 
 int main(int count, char** values) {
   const std::vector<std::string> arguments(values, values + count);
-  // A network waits for no processor.
-  (void)!::nice(-15);
   ::prctl(PR_SET_TIMERSLACK, 1);
   Network({std::stoi(arguments.at(1)), std::stoi(arguments.at(2))}).run();
 }
