@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -32,6 +34,18 @@ Links::Links(std::shared_ptr<::gloo::transport::Context> context, std::vector<me
   }
 }
 
+namespace {
+
+/// When one call times out, Gloo closes all pairs of the context, and the other calls get this text
+/// (transport/tcp/context.cc).
+Links::Outcome outcome_of(const std::exception& error) {
+  const bool another =
+      std::string_view(error.what()).find("Application timeout") != std::string_view::npos;
+  return another ? Links::Outcome::closed : Links::Outcome::lost;
+}
+
+}  // namespace
+
 template <typename Post>
 void Links::post(Request& request, int peer, void* data, std::size_t bytes, const Post& post) {
   request.peer = peer;
@@ -42,8 +56,10 @@ void Links::post(Request& request, int peer, void* data, std::size_t bytes, cons
   const BlockSigpipe quiet;
   try {
     post(*request.buffer);
-  } catch (const std::exception&) {  // The connection has ended.
-    request.failed = true;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    request.end = outcome_of(error);
   }
 }
 
@@ -60,7 +76,7 @@ void Links::recv(Request& request, int peer, std::uint64_t slot, void* data, std
 Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<bool>& cancelled) {
   // Relaxed: post() and cancel() have held the same lock since.
   if (cancelled.load(std::memory_order_relaxed)) return Outcome::cancelled;
-  if (request.failed) return Outcome::lost;
+  if (request.end) return *request.end;
   auto& buffer = *request.buffer;
   const auto time = timeout_of(limit);
   try {
@@ -69,12 +85,7 @@ Links::Outcome Links::wait(Request& request, Deadline limit, const std::atomic<b
     request.received = buffer.size;
     return Outcome::ended;
   } catch (const std::exception& error) {
-    if (limit.expired()) return Outcome::late;
-    // When one call times out, Gloo closes all pairs of the context, and the other calls get this
-    // text (transport/tcp/context.cc).
-    const bool another =
-        std::string_view(error.what()).find("Application timeout") != std::string_view::npos;
-    return another ? Outcome::closed : Outcome::lost;
+    return limit.expired() ? Outcome::late : outcome_of(error);
   }
 }
 

@@ -33,10 +33,11 @@ std::chrono::milliseconds timeout_of(Deadline limit);
 /// I/O thread makes the progress. Called from any thread.
 class Links {
  public:
+  using Outcome = mesh::Links::Outcome;
   struct Request : mesh::Links::Request {
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer{};
+    std::optional<Outcome> end{};  ///< If it could not be posted.
   };
-  using Outcome = mesh::Links::Outcome;
   static constexpr bool may_miss_ends = false;
   static constexpr bool wakes_a_thread = true;
 

@@ -29,6 +29,7 @@
 #include "mesh/secret.hpp"
 #include "peer_proof.hpp"
 #include "sigpipe.hpp"
+#include "store/served_store.hpp"
 #include "values/bytes.hpp"
 #include "values/fail.hpp"
 
@@ -40,7 +41,7 @@ namespace crypto = internal::crypto;
 namespace transport = ::gloo::transport;
 
 /// The time for all connections, and then for all proofs. An unauthenticated peer may be silent.
-constexpr std::chrono::nanoseconds time_to_connect = 10s;
+constexpr std::chrono::nanoseconds time_to_connect = 30s;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
@@ -172,11 +173,12 @@ class Connector {
       } catch (const std::bad_alloc&) {
         throw;
       } catch (const std::exception& error) {
-        internal::failf(Errc::backend,
-                        "gloo: the connection to rank {} failed: {}; another program may have "
-                        "connected to Gloo's port, which ends the creation of a group over gloo, "
-                        "but not over tcp",
-                        names_(peer), error.what());
+        internal::failf(
+            Errc::backend,
+            "gloo: the connection to rank {} failed: {}; either that rank is late, or "
+            "another program has connected to Gloo's port, which ends the creation of a "
+            "group over gloo, but not over tcp",
+            names_(peer), error.what());
       }
     }
   }
@@ -201,7 +203,7 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
   for (int r = 0; r < init.size; ++r)
     own.addresses.push_back(r == init.rank ? std::vector<char>()
                                            : context->createPair(r)->address().bytes());
-  auto secret = mesh::secret_of(rendezvous, "gloo");
+  auto secret = mesh::secret_of(rendezvous, "gloo", internal::identity_of(*init.store));
   const auto texts = rendezvous.exchange("gloo/address", encode(own));
 
   mesh::Connected<Links> made{.transport = "tcp/" + own.interface.name};

@@ -5,15 +5,16 @@
 
 #include <fmt/format.h>
 
-#include "store/served_store.hpp"
+#include "values/bytes.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::backend::mesh {
 
 namespace crypto = internal::crypto;
 
-crypto::Digest secret_of(internal::Rendezvous& rendezvous, std::string_view backend) {
-  const auto token = internal::token_of(*rendezvous.store());
+crypto::Digest secret_of(internal::Rendezvous& rendezvous, std::string_view backend,
+                         const StoreIdentity& identity) {
+  const auto& token = identity.token;
   crypto::Digest secret;
   crypto::random(secret);
   // The first byte says what the ranks do with it.
@@ -29,9 +30,13 @@ crypto::Digest secret_of(internal::Rendezvous& rendezvous, std::string_view back
                     backend);
   std::copy(chosen.begin() + 1, chosen.end(), secret.begin());
   crypto::erase(chosen);
-  if (token)
+  if (token) {
+    internal::Writer info;
+    info.text("tutti group").text(backend).text(identity.job).u32(identity.generation);
+    info.text(rendezvous.names().group());
     crypto::hkdf_sha256(std::as_bytes(std::span(token.text())), Bytes(secret.begin(), secret.end()),
-                        std::as_bytes(std::span(std::string_view("tutti group"))), secret);
+                        info.bytes(), secret);
+  }
   return secret;
 }
 

@@ -53,32 +53,54 @@ constexpr std::array<unsigned char, 2> cipher{0x13, 0x01};
 /// Of the key, and of its sessions.
 constexpr std::array<unsigned char, 5> identity{'t', 'u', 't', 't', 'i'};
 /// Bytes that are sent with one key; RFC 8446 section 5.5 allows 2^24.5 records of 16 KiB.
-constexpr std::uint64_t most_bytes_of_a_key = std::uint64_t{1} << 28;
+constexpr std::uint64_t most_bytes_of_a_key = std::uint64_t{1} << 26;
 
-int descriptor_of(BIO* bio) {
-  return static_cast<int>(reinterpret_cast<std::intptr_t>(::BIO_get_data(bio)));
+/// What OpenSSL writes to and reads from. SSL_read() fails while a change of keys has not been
+/// written, so that is kept if the socket is full: two ranks would otherwise wait for each other.
+struct Wire {
+  int socket;
+  bool keeps = false;  // What does not fit.
+  std::array<char, 64> kept{};
+  std::size_t kept_bytes = 0;
+
+  ssize_t send(const char* data, std::size_t bytes) const noexcept {
+    return ::send(socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  bool send_kept() noexcept {
+    const auto sent = send(kept.data(), kept_bytes);
+    if (sent > 0) {
+      kept_bytes -= static_cast<std::size_t>(sent);
+      std::memmove(kept.data(), kept.data() + sent, kept_bytes);
+    }
+    return sent >= 0 && kept_bytes == 0;
+  }
+};
+
+Wire& wire_of(BIO* bio) {
+  return *static_cast<Wire*>(::BIO_get_data(bio));
 }
 
-int finish(BIO* bio, ssize_t moved) {
+int write_bytes(BIO* bio, const char* data, int count) {
+  auto& wire = wire_of(bio);
+  const auto bytes = static_cast<std::size_t>(count);
   BIO_clear_retry_flags(bio);
-  if (moved < 0 && (errno == EAGAIN || errno == EINTR))
-    ::BIO_set_flags(bio, BIO_FLAGS_SHOULD_RETRY);
-  return static_cast<int>(moved);
-}
-
-int write_bytes(BIO* bio, const char* data, int bytes) {
-  const auto sent = ::send(descriptor_of(bio), data, static_cast<std::size_t>(bytes),
-                           MSG_NOSIGNAL | MSG_DONTWAIT);
-  const int result = finish(bio, sent);
-  if (BIO_should_retry(bio)) BIO_set_retry_write(bio);
-  return result;
+  ssize_t sent = -1;
+  if (wire.kept_bytes == 0 || wire.send_kept()) sent = wire.send(data, bytes);
+  const auto gone = sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  if (wire.keeps && gone < bytes && bytes - gone + wire.kept_bytes <= wire.kept.size()) {
+    std::memcpy(wire.kept.data() + wire.kept_bytes, data + gone, bytes - gone);
+    wire.kept_bytes += bytes - gone;
+    return count;
+  }
+  if (sent < 0 && errno == EAGAIN) BIO_set_retry_write(bio);
+  return static_cast<int>(sent);
 }
 
 int read_bytes(BIO* bio, char* data, int bytes) {
-  const auto got = ::recv(descriptor_of(bio), data, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
-  const int result = finish(bio, got);
-  if (BIO_should_retry(bio)) BIO_set_retry_read(bio);
-  return result;
+  BIO_clear_retry_flags(bio);
+  const auto got = ::recv(wire_of(bio).socket, data, static_cast<std::size_t>(bytes), MSG_DONTWAIT);
+  if (got < 0 && errno == EAGAIN) BIO_set_retry_read(bio);
+  return static_cast<int>(got);
 }
 
 long control(BIO*, int command, long, void*) {
@@ -150,12 +172,12 @@ SSL_CTX* make_context() {
 
 class Channel::Tls {
  public:
-  Tls(int socket, Side side, const Digest& key) : key_(key) {
+  Tls(int socket, Side side, const Digest& key) : wire_{.socket = socket}, key_(key) {
     static auto* const context = make_context();
     ssl_.reset(::SSL_new(context));
     BIO* const bio = ssl_ == nullptr ? nullptr : ::BIO_new(sockets());
     require(bio != nullptr, "SSL_new");
-    ::BIO_set_data(bio, reinterpret_cast<void*>(std::intptr_t{socket}));
+    ::BIO_set_data(bio, &wire_);
     ::BIO_set_init(bio, 1);
     ::SSL_set_bio(ssl_.get(), bio, bio);
     SSL_set_app_data(ssl_.get(), &key_);
@@ -185,9 +207,7 @@ class Channel::Tls {
   ssize_t send(std::span<const iovec> arrays) noexcept {
     ::ERR_clear_error();
     if (waiting_ == 0) {
-      if (sent_ >= most_bytes_of_a_key &&
-          ::SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1)
-        sent_ = 0;
+      if (sent_ >= most_bytes_of_a_key) change_key();
       waiting_ = gather(arrays, record_);
     }
     if (waiting_ == 0) return 0;
@@ -208,6 +228,13 @@ class Channel::Tls {
   }
 
  private:
+  void change_key() noexcept {
+    wire_.keeps = true;
+    if (::SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1 &&
+        ::SSL_do_handshake(ssl_.get()) == 1)
+      sent_ = 0;
+    wire_.keeps = false;
+  }
   /// Sets errno.
   ssize_t failed(int result) noexcept {
     const int system = errno;
@@ -220,13 +247,21 @@ class Channel::Tls {
         errno = system != 0 ? system : ECONNRESET;
         break;
       default:
-        errno = ERR_GET_REASON(::ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING
-                    ? ECONNRESET
-                    : EPROTO;
+        switch (ERR_GET_REASON(::ERR_peek_error())) {
+          case SSL_R_UNEXPECTED_EOF_WHILE_READING:
+            errno = ECONNRESET;
+            break;
+          case ERR_R_MALLOC_FAILURE:
+            errno = ENOMEM;
+            break;
+          default:
+            errno = EPROTO;
+        }
     }
     return -1;
   }
 
+  Wire wire_;
   std::unique_ptr<SSL, Free> ssl_{};
   Digest key_;
   std::uint64_t sent_ = 0;   // With the present key.

@@ -38,7 +38,7 @@ class Channel {
 
   /// As sendmsg() and recvmsg(), with their errno, but an encrypted channel sends and receives at
   /// most 16 KiB, and a call after EAGAIN has to send the same bytes first. EPROTO: the peer's
-  /// bytes are no TLS with this key.
+  /// bytes are no TLS with this key. ENOMEM: OpenSSL has no memory.
   ssize_t send(std::span<const iovec> arrays) noexcept;
   ssize_t receive(std::span<const iovec> arrays) noexcept;
 

@@ -218,7 +218,7 @@ class Connector {
     auto found = pending_.end();
     // The newest may not have had time to say anything.
     for (auto s = pending_.begin(); s != pending_.end() && s != std::prev(pending_.end()); ++s) {
-      if (s->side != Side::accepts) continue;
+      if (s->side != Side::accepts || s->channel.is_encrypted()) continue;
       if (found == pending_.end()) found = s;
       if (s->step == 0 && s->got == 0) {
         found = s;
@@ -306,6 +306,7 @@ class Connector {
       admit(s);
       return true;
     }
+    s.begun = Clock::now();
     s.channel.encrypt(side, hmac_of(secret_, key_of_tls, s.hello, s.nonce));
     return shake_hands(s);
   }

@@ -155,8 +155,8 @@ void Links::send_own(Peer& peer, const Frame& frame) {
 }
 
 bool Links::write(Peer& peer, Connection& c) noexcept {
-  bool moved = false;
-  while (c.first != nullptr) {
+  std::size_t written = 0;
+  while (c.first != nullptr && written < turn) {
     std::array<iovec, 16> arrays;  // NOLINT(*-member-init): of them `count` are used.
     std::size_t count = 0;
     std::size_t all = 0;
@@ -178,13 +178,13 @@ bool Links::write(Peer& peer, Connection& c) noexcept {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) report(peer);
-      return moved;
+      return written > 0;
     }
-    moved = true;
+    written += static_cast<std::size_t>(sent);
     advance(c, static_cast<std::size_t>(sent));
-    if (static_cast<std::size_t>(sent) < all && !c.channel.is_encrypted()) return moved;
+    if (static_cast<std::size_t>(sent) < all && !c.channel.is_encrypted()) return written > 0;
   }
-  return moved;
+  return written > 0;
 }
 
 /// So many bytes of the queue have been sent.

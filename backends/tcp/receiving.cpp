@@ -238,6 +238,8 @@ bool Links::read(Peer& peer, Connection& c) {
     }
     if (got <= 0) {
       if (got < 0 && errno == EPROTO) accuse(peer, "it is not encrypted with the connection's key");
+      if (got < 0 && errno == ENOMEM)
+        fail(peer, Errc::resource_exhausted, "there is no memory to decrypt it");
       c.closed = true;
       peer.lost = std::ranges::all_of(peer.connections, &Connection::closed);
       report(peer);

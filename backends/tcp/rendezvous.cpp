@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -23,25 +25,28 @@
 namespace tutti::backend::tcp {
 namespace {
 
-/// TUTTI_TCP_CONNECTIONS: the connections to a rank of another host.
-int wanted_connections() {
-  const auto number =
-      internal::environment_number("TUTTI_TCP_CONNECTIONS", 4, Links::most_connections);
-  return static_cast<int>(std::max<std::int64_t>(number, 1));
+/// The connections of two ranks. `one`, `other`: their TUTTI_TCP_CONNECTIONS; 0: not set.
+int count_connections(int one, int other, bool same_host, bool same_machine) {
+  // One connection is enough where there is no delay.
+  constexpr int between_machines = 4;
+  if (same_host) return 1;
+  if (one == 0 && other == 0) return same_machine ? 1 : between_machines;
+  return std::min(one == 0 ? between_machines : one, other == 0 ? between_machines : other);
 }
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
   mesh::Interface interface {};
   int port = 0;
-  int connections = 1;
+  int connections = 0;
   bool encrypts = false;
+  std::uint64_t check = 0;  ///< Of the secret: equal on all ranks.
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
   write(out, info.interface);
-  out.i32(info.port).i32(info.connections).u8(info.encrypts ? 1 : 0);
+  out.i32(info.port).i32(info.connections).u8(info.encrypts ? 1 : 0).u64(info.check);
   return out.take();
 }
 
@@ -52,23 +57,28 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank) {
   info.port = in.i32();
   info.connections = in.i32();
   info.encrypts = in.u8() != 0;
+  info.check = in.u64();
   in.end();
   return info;
 }
 
-/// TUTTI_TLS: the connections are encrypted. @throws Error unsupported without OpenSSL or a token.
-bool wants_encryption(const Store& store) {
-  if (!internal::environment_switch("TUTTI_TLS", false)) return false;
+/// The token of the store's clients, and for encryption over another store that of
+/// TUTTI_TOKEN_FILE. @throws Error unsupported without OpenSSL or a token.
+StoreIdentity identity_of(const Store& store, bool encrypts) {
+  auto identity = internal::identity_of(store);
+  const char* const file = std::getenv("TUTTI_TOKEN_FILE");
+  if (!encrypts || identity.token) return identity;
   if (!internal::crypto::available)
     fail(Errc::unsupported,
          "TUTTI_TLS is 1, and this tutti was built without OpenSSL; build it with "
          "-Dopenssl=enabled (package libssl-dev)");
-  if (!internal::token_of(store))
+  if (file == nullptr || *file == '\0')
     fail(Errc::unsupported,
          "TUTTI_TLS is 1, and the job has no token: the key would be sent in clear; set "
          "TUTTI_TOKEN_FILE to a file with the same secret on every host, or start the ranks with "
          "tutti run");
-  return true;
+  identity.token = StoreToken::read(file);
+  return identity;
 }
 
 }  // namespace
@@ -78,9 +88,13 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
   const auto locations = internal::locations_of(init, rendezvous);
   const auto interface = mesh::interface_of(init);
   const Listener listener(interface.address);
-  const bool encrypts = wants_encryption(*rendezvous.store());
-  auto secret = mesh::secret_of(rendezvous, "tcp");
-  const PeerInfo own{interface, listener.port(), wanted_connections(), encrypts};
+  const bool encrypts = internal::environment_switch("TUTTI_TLS", false);
+  auto secret = mesh::secret_of(rendezvous, "tcp", identity_of(*init.store, encrypts));
+  PeerInfo own{interface, listener.port(), 0, encrypts, 0};
+  own.connections = static_cast<int>(
+      internal::environment_number("TUTTI_TCP_CONNECTIONS", 0, Links::most_connections));
+  const auto check = mesh::prove(secret, std::as_bytes(std::span(std::string_view("check"))));
+  std::memcpy(&own.check, check.data(), sizeof own.check);
   const auto infos = rendezvous.exchange("tcp/address", encode(own));
 
   const auto me = static_cast<std::size_t>(init.rank);
@@ -99,10 +113,15 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
                       "same on all ranks",
                       names.group(), encrypts ? 1 : 0, names(init.rank), info.encrypts ? 1 : 0,
                       names(static_cast<int>(r)));
+    if (info.check != own.check)
+      internal::failf(Errc::unsupported,
+                      "group '{}': the tokens of rank {} and rank {} differ; TUTTI_TOKEN_FILE must "
+                      "name files with the same secret",
+                      names.group(), names(init.rank), names(static_cast<int>(r)));
     const auto& there = *locations[r];
     const bool is_near = there.shares_loopback(here) && there.host == here.host;
-    // One connection is enough where there is no delay.
-    const int count = is_near ? 1 : std::min(own.connections, info.connections);
+    const bool same_machine = there.identity.boot == here.identity.boot;
+    const int count = count_connections(own.connections, info.connections, is_near, same_machine);
     if (r != me) most = std::max(most, count);
     // The zone of a link-local address is an interface of the host that connects to it.
     auto& address = info.interface.address;
@@ -110,7 +129,7 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
       address.replace(zone + 1, std::string::npos, interface.name);
     interfaces.push_back(info.interface);
     addresses.push_back({address, info.port, count});
-    if (there.identity.boot == here.identity.boot) cores.push_back(there.cores);
+    if (same_machine) cores.push_back(there.cores);
     if (there.serves_store) made.server = static_cast<int>(r);
   }
   mesh::check_reachable(rendezvous.names(), locations, interfaces);

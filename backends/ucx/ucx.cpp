@@ -96,10 +96,10 @@ bool is_beyond_tcp() {
 }  // namespace
 
 std::shared_ptr<mesh::Mesh> make_mesh(const BackendInit& init, const Transports& transports) {
-  return mesh::make_linked_mesh(
-      init, [&](const BackendInit& group, std::function<void(int peer)> ended) {
-        return rendezvous(group, transports, std::move(ended));
-      });
+  return mesh::make_linked_mesh(init,
+                                [&](const BackendInit& group, std::function<void(int peer)> ended) {
+                                  return rendezvous(group, transports, std::move(ended));
+                                });
 }
 
 extern const BackendEntry entry;

@@ -48,7 +48,8 @@ std::chrono::nanoseconds polling_time() {
 }  // namespace
 
 int Polling::pauses_in_a_row(std::chrono::nanoseconds poll) {
-  return static_cast<int>(std::lround(polling_time() / (poll + time_of_pause())));
+  const auto pauses = std::lround(polling_time() / (poll + time_of_pause()));
+  return std::max(static_cast<int>(pauses), polling_time().count() > 0 ? 1 : 0);
 }
 
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,

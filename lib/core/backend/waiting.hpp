@@ -102,16 +102,15 @@ class Polling {
       return false;
     }
     const auto start = Clock::now();
-    auto before = start;
     for (int i = 0; i < yields; ++i) {
+      const auto before = Clock::now();
       yield();
-      const bool is_ready = ready();
       const auto now = Clock::now();
       const auto spent = now - start;
       // One yield was long: another program took the core for a time slice, and would do so again.
       if (now - before >= longest_)
         unyielding_.store(waits_without_yields, std::memory_order_relaxed);
-      before = now;
+      const bool is_ready = ready();
       if (is_ready || spent >= longest_) return is_ready;
       if (pauses_ != 0 && spent < pausing && pause_few(ready)) return true;
     }

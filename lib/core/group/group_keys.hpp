@@ -60,7 +60,7 @@ class GroupKeys final : public Store, public ServedStore {
   std::string local_address() const override { return base_->local_address(); }
   bool in_process() const override { return base_->in_process(); }
   bool is_served_here() const noexcept override { return internal::is_served_here(*base_); }
-  StoreToken token() const override { return token_of(*base_); }
+  StoreIdentity identity() const override { return identity_of(*base_); }
 
  private:
   void note(std::string_view key);

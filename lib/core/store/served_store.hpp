@@ -10,14 +10,14 @@ class ServedStore {
  public:
   virtual ~ServedStore() = default;
   virtual bool is_served_here() const noexcept = 0;
-  virtual StoreToken token() const = 0;
+  virtual StoreIdentity identity() const = 0;
 };
 
 /// True if this process serves the store, which therefore ends with the process. False if it does
 /// not, or if the store does not know.
 bool is_served_here(const Store& store) noexcept;
 
-/// The token of the store's clients; of other stores that of TUTTI_TOKEN_FILE, or none.
-StoreToken token_of(const Store& store);
+/// What this process has claimed to the store's server; empty if the store does not know.
+StoreIdentity identity_of(const Store& store);
 
 }  // namespace tutti::internal

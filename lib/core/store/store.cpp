@@ -1,7 +1,6 @@
 #include <tutti/store/store.hpp>
 
 #include <charconv>
-#include <cstdlib>
 #include <utility>
 
 #include "store/checks.hpp"
@@ -66,12 +65,9 @@ bool is_served_here(const Store& store) noexcept {
   return served != nullptr && served->is_served_here();
 }
 
-StoreToken token_of(const Store& store) {
+StoreIdentity identity_of(const Store& store) {
   const auto* served = dynamic_cast<const ServedStore*>(&store);
-  auto token = served == nullptr ? StoreToken() : served->token();
-  const char* const file = std::getenv("TUTTI_TOKEN_FILE");
-  if (!token && file != nullptr && *file != '\0') token = StoreToken::read(file);
-  return token;
+  return served == nullptr ? StoreIdentity{} : served->identity();
 }
 
 void missing(std::string_view key) {
@@ -108,7 +104,7 @@ class PrefixStore final : public Store, public internal::ServedStore {
   std::string local_address() const override { return base_->local_address(); }
   bool in_process() const override { return base_->in_process(); }
   bool is_served_here() const noexcept override { return internal::is_served_here(*base_); }
-  StoreToken token() const override { return internal::token_of(*base_); }
+  StoreIdentity identity() const override { return internal::identity_of(*base_); }
 
  private:
   std::string full(std::string_view key) const {

@@ -214,7 +214,7 @@ class TcpStore final : public Store, public internal::ServedStore {
  public:
   TcpStore(const std::string& host, int port, std::chrono::nanoseconds timeout,
            const StoreIdentity& identity)
-      : timeout_(timeout), token_(identity.token), connection_(host, port, timeout, identity) {}
+      : timeout_(timeout), identity_(identity), connection_(host, port, timeout, identity) {}
 
   using Store::set;
   void set(std::string_view key, std::span<const std::byte> value) override {
@@ -272,7 +272,7 @@ class TcpStore final : public Store, public internal::ServedStore {
 
   std::string local_address() const override { return connection_.local_address(); }
   bool is_served_here() const noexcept override { return connection_.is_served_here(); }
-  StoreToken token() const override { return token_; }
+  StoreIdentity identity() const override { return identity_; }
 
  private:
   static Clock::time_point later(Clock::time_point when, Clock::duration by) {
@@ -299,7 +299,7 @@ class TcpStore final : public Store, public internal::ServedStore {
   }
 
   const std::chrono::nanoseconds timeout_;
-  const StoreToken token_;
+  const StoreIdentity identity_;
   Connection connection_;
 };
 
