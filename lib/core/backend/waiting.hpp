@@ -64,6 +64,9 @@ class Polling {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr int yields = 100;
+  /// Of ranks that outnumber the cores, if a poll is a system call, which takes the cores from the
+  /// other ranks.
+  static constexpr int few_yields = 10;
   static constexpr std::chrono::microseconds pausing{50};
   static constexpr std::chrono::milliseconds yielding{1};
 
@@ -76,14 +79,14 @@ class Polling {
   /// @throws Error invalid_argument if TUTTI_POLL_NS is not a number.
   Polling(std::size_t ranks, std::size_t cores, std::chrono::nanoseconds poll = {})
       : pauses_(ranks <= cores ? pauses_in_a_row(poll) : 0),
+        yields_(ranks <= cores || poll.count() == 0 ? yields : few_yields),
         longest_(std::max<Clock::duration>(
             yielding, static_cast<std::int64_t>(ranks / std::max<std::size_t>(cores, 1)) * turn)) {}
 
-  /// True when ready() has become true, false when it is time to sleep: after 100 yields or 1 ms.
-  /// With more than 10 ranks per core the time is 0.1 ms for each of them, because a yield takes as
-  /// long as the turns of the others.
-  /// In the first 50 us a rank pauses after each yield. It yields early, because the rank that it
-  /// waits for may be on the same core.
+  /// True when ready() has become true, false when it is time to sleep: after 100 yields (or 10:
+  /// few_yields) or 1 ms. With more than 10 ranks per core the time is 0.1 ms for each of them,
+  /// because a yield takes as long as the turns of the others. In the first 50 us a rank pauses
+  /// after each yield. It yields early, because the rank that it waits for may be on the same core.
   template <typename Ready>
   bool until(const Ready& ready) noexcept {
     return shortly(ready) || longer(ready);
@@ -102,13 +105,14 @@ class Polling {
       return false;
     }
     const auto start = Clock::now();
-    for (int i = 0; i < yields; ++i) {
+    for (int i = 0; i < yields_; ++i) {
       const auto before = Clock::now();
       yield();
       const auto now = Clock::now();
       const auto spent = now - start;
       // One yield was long: another program took the core for a time slice, and would do so again.
-      if (now - before >= longest_)
+      // Among ranks that outnumber the cores it was another rank.
+      if (now - before >= longest_ && yields_ == yields)
         unyielding_.store(waits_without_yields, std::memory_order_relaxed);
       const bool is_ready = ready();
       if (is_ready || spent >= longest_) return is_ready;
@@ -131,6 +135,7 @@ class Polling {
   static constexpr int waits_without_yields = 1000;
   static constexpr std::chrono::microseconds turn{100};  // Of a rank, between two yields.
   int pauses_;  // In a row, before a clock is read or the core is yielded.
+  int yields_;
   // Of all yields. After a single yield of this length another program has the core.
   Clock::duration longest_;
   std::atomic<int> unyielding_{0};  // The number of next waits that do not yield.
