@@ -96,9 +96,9 @@ class Polling {
   bool shortly(const Ready& ready) noexcept {
     return ready() || pause_few(ready);
   }
-  /// The rest of until().
+  /// The rest of until(). `give_core`: for tests.
   template <typename Ready>
-  bool longer(const Ready& ready) noexcept {
+  bool longer(const Ready& ready, void (*give_core)() noexcept = yield) noexcept {
     // Relaxed: a count without data. Threads that meet here may count one wait too many or too few.
     if (unyielding_.load(std::memory_order_relaxed) > 0) {
       unyielding_.fetch_sub(1, std::memory_order_relaxed);
@@ -107,7 +107,7 @@ class Polling {
     const auto start = Clock::now();
     for (int i = 0; i < yields_; ++i) {
       const auto before = Clock::now();
-      yield();
+      give_core();
       const auto now = Clock::now();
       const auto spent = now - start;
       // One yield was long: another program took the core for a time slice, and would do so again.

@@ -84,17 +84,15 @@ TEST(Polling, DoesNotPauseLongerIfAPollIsSlow) {
 TEST(Polling, DoesNotYieldAgainAfterALongYield) {
   Polling polling(many, 1);
   int polls = 0;
-  const auto slow = [&] {
-    if (++polls % 2 == 0) std::this_thread::sleep_for(2 * Polling::yielding);  // After a yield.
-    return false;
-  };
-  EXPECT_FALSE(polling.until(slow));
-  EXPECT_EQ(polls, 2);
-  for (int i = 0; i < 1000; ++i) {
+  const auto wait = [&] {
     polls = 0;
-    EXPECT_FALSE(polling.until(slow));
-    ASSERT_EQ(polls, 1) << i;
-  }
+    EXPECT_FALSE(
+        polling.longer([&] { return ++polls == 0; },
+                       []() noexcept { std::this_thread::sleep_for(2 * Polling::yielding); }));
+    return polls;
+  };
+  EXPECT_EQ(wait(), 1);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(wait(), 0) << i;
   polls = 0;
   EXPECT_FALSE(polling.until([&] { return ++polls == 0; }));
   EXPECT_GT(polls, 1);  // It yields again.
@@ -106,10 +104,9 @@ TEST(Polling, YieldsAgainAfterTheTurnsOfManyRanks) {
   // A busy machine may make a yield longer.
   for (int attempt = 0; attempt < 50 && polls <= 1; ++attempt) {
     Polling polling(64, 2);
-    EXPECT_FALSE(polling.until([] {
-      std::this_thread::sleep_for(3 * Polling::yielding / 2);
-      return false;
-    }));
+    EXPECT_FALSE(
+        polling.longer([] { return false; },
+                       []() noexcept { std::this_thread::sleep_for(3 * Polling::yielding / 2); }));
     polls = 0;
     EXPECT_FALSE(polling.until([&] { return ++polls == 0; }));
   }
