@@ -105,17 +105,17 @@ struct Transfer {
 class Run {
  public:
   explicit Run(Input input) : input_(input), connections_(1 + input_.next() % 3) {
-    Links::Sockets sockets(2);
+    Links::Channels channels(2);
     for (auto& connection : connections_) {
       int ends[2];
       require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
               "a pair of sockets");
-      sockets[1].emplace_back(ends[0]);
+      channels[1].push_back(Socket(ends[0]));
       connection.socket = Socket(ends[1]);
     }
     const auto how = input_.next();
     withdraws_ = how % 4 < 2;
-    links_.emplace(std::move(sockets), how % 2 == 1, std::chrono::nanoseconds(0), [](int) {});
+    links_.emplace(std::move(channels), how % 2 == 1, std::chrono::nanoseconds(0), [](int) {});
   }
 
   void run() {
