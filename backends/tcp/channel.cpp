@@ -55,8 +55,9 @@ constexpr std::array<unsigned char, 5> identity{'t', 'u', 't', 't', 'i'};
 /// Bytes that are sent with one key; RFC 8446 section 5.5 allows 2^24.5 records of 16 KiB.
 constexpr std::uint64_t most_bytes_of_a_key = std::uint64_t{1} << 26;
 
-/// What OpenSSL writes to and reads from. SSL_read() fails while a change of keys has not been
-/// written, so that is kept if the socket is full: two ranks would otherwise wait for each other.
+/// The socket below OpenSSL. SSL_read() fails while a change of keys has not been written, so the
+/// bytes of that change are kept if the socket is full: two ranks would otherwise wait for each
+/// other.
 struct Wire {
   int socket;
   bool keeps = false;  // What does not fit.

@@ -17,7 +17,7 @@ class ServedStore {
 /// not, or if the store does not know.
 bool is_served_here(const Store& store) noexcept;
 
-/// What this process has claimed to the store's server; empty if the store does not know.
+/// The claims of this process to the store's server; empty if the store does not know them.
 StoreIdentity identity_of(const Store& store);
 
 }  // namespace tutti::internal
