@@ -38,7 +38,6 @@ class Links {
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer{};
     std::optional<Outcome> end{};  ///< If it could not be posted.
   };
-  static constexpr bool may_miss_ends = false;
   static constexpr bool wakes_a_thread = true;
 
   /// `context`: connected. `sockets`: by rank, duplicates of Gloo's. `ended(peer)`: called by
