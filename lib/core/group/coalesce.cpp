@@ -100,6 +100,7 @@ class Batch final : public internal::Collector {
       name_ = options.name;
       options_->name = name_;
     }
+    options_->order_fixed = options_->order_fixed || options.order_fixed;
     in_order_ = in_order_ || in_order;
     for (const auto& op : ops) {
       auto& kept = rows_.emplace_back();  // A deque: addresses stay.
