@@ -14,6 +14,8 @@
 
 #include "launch/cluster.hpp"
 #include "launch/launcher_process.hpp"
+#include "launch/pmi.hpp"
+#include "launch/pmix.hpp"
 #include "launch/unknown_variables.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
@@ -190,13 +192,17 @@ int store_port(int base) {
   return port;
 }
 
-int slurm_port() {
-  const auto text = read_text("SLURM_JOB_ID");
-  std::uint64_t job = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
-  if (error != std::errc() || end != text.data() + text.size())
-    internal::failf(Errc::invalid_argument, "SLURM_JOB_ID is '{}'; it must be a number >= 0", text);
-  return first_job_port + static_cast<int>(job % job_ports);
+/// The port of the store of a job whose launcher gives none.
+int job_port(std::string_view job) {
+  internal::Hash hash;
+  hash.add(job);
+  return first_job_port + static_cast<int>(hash.value() % job_ports);
+}
+
+/// "JOB.STEP"; empty outside of a job of Slurm.
+std::string slurm_step() {
+  const auto job = read_text("SLURM_JOB_ID");
+  return job.empty() ? std::string() : fmt::format("{}.{}", job, read_text("SLURM_STEP_ID"));
 }
 
 /// Identifies the job of a launcher that gives no address, if all ranks are on this host; else
@@ -222,7 +228,7 @@ void read_job(ClusterInfo& info) {
     info.job = read_text("TORCHELASTIC_RUN_ID");
     restarts("TORCHELASTIC_RESTART_COUNT");
   } else if (info.launcher == slurm.launcher) {
-    info.job = fmt::format("{}.{}", read_text("SLURM_JOB_ID"), read_text("SLURM_STEP_ID"));
+    info.job = slurm_step();
     restarts("SLURM_RESTART_COUNT");
   }
   if (const auto job = read_text("TUTTI_JOB"); !job.empty()) info.job = job;
@@ -250,6 +256,16 @@ std::string read_run(const ClusterInfo& info) {
 
 }  // namespace
 
+bool internal::has_key_value_space(const ClusterInfo& info) {
+  const auto pmix_job = PmixConnection::given();
+  if (info.launcher == pmi.launcher) return !PmiConnection::given().empty();
+  // A step that starts within a rank of another step inherits the variables of that step's PMIx.
+  if (info.launcher == slurm.launcher)
+    return !slurm_step().empty() && pmix_job.ends_with("." + slurm_step());
+  return (info.launcher == open_mpi.launcher || info.launcher == pals.launcher) &&
+         !pmix_job.empty();
+}
+
 void internal::read_store(ClusterInfo& info) {
   const bool of_slurm = info.launcher == slurm.launcher;
   info.token_file = read_text("TUTTI_TOKEN_FILE");
@@ -260,21 +276,19 @@ void internal::read_store(ClusterInfo& info) {
     info.hosts_store = read_text("TUTTI_STORE_HOSTED") != "1";
   } else if (const auto host = read_text("MASTER_ADDR"); !host.empty()) {
     const auto master_port = read_port("MASTER_PORT");
-    const int port = !master_port && of_slurm && !read_text("SLURM_JOB_ID").empty()
-                         ? slurm_port()
+    const int port = !master_port && of_slurm && !slurm_step().empty()
+                         ? job_port(slurm_step())
                          : master_port.value_or(default_master_port) + 1;
     info.store = tcp_address(host, store_port(port));
   } else if (of_slurm) {
+    if (info.local_size != info.size && has_key_value_space(info)) return;
     // Hosts of the step. The job may have other hosts, on which rank 0 never runs.
     auto nodes = read_text("SLURM_STEP_NODELIST");
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
-    if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())
-      info.store = tcp_address(first_host(nodes), store_port(slurm_port()));
+    if (!nodes.empty() && !slurm_step().empty())
+      info.store = tcp_address(first_host(nodes), store_port(job_port(slurm_step())));
   } else if (const auto job = job_of_one_host(info); !job.empty()) {
-    Hash hash;
-    hash.add(job);
-    info.store = tcp_address(
-        "127.0.0.1", store_port(first_job_port + static_cast<int>(hash.value() % job_ports)));
+    info.store = tcp_address("127.0.0.1", store_port(job_port(job)));
   }
 }
 
