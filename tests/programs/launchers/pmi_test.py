@@ -276,6 +276,8 @@ class PmixLibrary(unittest.TestCase):
     def run_ranks(self, size, *arguments, environments=None, unanswered=None, **variables):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(folder + "/lib")
+            with open(folder + "/size", "w") as file:
+                file.write(str(size))
             if unanswered:
                 open(os.path.join(folder, unanswered), "w").close()
             os.symlink(PMIX_DOUBLE, folder + "/lib/libpmix.so.2")

@@ -128,6 +128,13 @@ class Slurm(unittest.TestCase):
                 with self.subTest(kind=kind, job=job):
                     self.assert_all_well(ranks, [finish(start(["srun", f"--mpi={kind}", *job, *program], **variables))])
 
+    def test_several_programs_of_the_ranks_use_pmix(self):
+        if "pmix" not in self.spaces:
+            self.skipTest("Slurm has no PMIx here")
+        programs = f"for i in 1 2 3 4 5; do {PROGRAM} auto || exit 1; done"
+        status, output, errors = finish(start(["srun", "--mpi=pmix", "-N3", "-n6", "sh", "-c", programs]))
+        self.assertEqual((status, output.count("of 6: ok")), (0, 30), errors)
+
     def test_several_hosts_without_a_token_are_told_once_what_to_do(self):
         status, _, errors = finish(start(["srun", "--mpi=none", "-N2", "-n4", PROGRAM]))
         self.assertNotEqual(status, 0)
