@@ -55,7 +55,7 @@ constexpr std::uint8_t pmix_global = 3;  // For ranks of this host and of the ot
 /// What a fence uses until it has ended.
 struct Fence {
   /// The fence brings the values to every host. Otherwise a host keeps the first value that it has
-  /// asked for, which the next program of the same ranks would get.
+  /// asked for, which the next program of the same ranks would get (Slurm's plugin, PMIx 4.2).
   PmixInfo collect{};
   std::promise<int> status{};
 

@@ -2,8 +2,8 @@
 
 The hosts n1 to n3 are network and UTS namespaces on a bridge. The bridge, Slurm's daemons and their files in /run are in
 namespaces of this process, and end with it."""
-import glob
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -17,6 +17,7 @@ import launchers_test
 from launchers_test import ENVIRONMENT, finish, start
 
 TUTTI = PROGRAM = ""
+RUN = pathlib.Path("/run")
 TOOLS = ("ip", "unshare", "munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel")
 NAMESPACES = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 CONFIGURATION = """
@@ -44,24 +45,13 @@ PartitionName=all Nodes=ALL Default=YES
 """
 
 
-def write(path, content, mode=0o600):
-    with open(path, "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(content if isinstance(content, bytes) else content.encode())
-
-
-def read(path):
-    with open(path) as file:
-        return file.read()
-
-
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
 
 
 def start_host(number):
     name = f"n{number}"
-    os.mkdir(f"/run/{name}")
+    (RUN / name).mkdir()
     script = (f"hostname {name}; echo; read connected; ip link set lo up; ip link set eth0 up;"
               f"ip address add 10.213.79.{number}/24 dev eth0; exec slurmd -D -N {name}")
     host = subprocess.Popen(["unshare", "--net", "--uts", "sh", "-c", script], env=ENVIRONMENT, stdin=subprocess.PIPE,
@@ -76,12 +66,13 @@ def setUpModule():
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
     subprocess.run(["hostname", "head"], check=True)
     ENVIRONMENT["SLURM_CONF"] = "/run/slurm.conf"
-    write("/run/slurm.conf", CONFIGURATION, 0o644)
-    write("/run/hosts", "127.0.0.1 localhost\n10.213.79.9 head\n" + "".join(f"10.213.79.{n} n{n}\n" for n in (1, 2, 3)), 0o644)
+    os.umask(0o077)
+    (RUN / "slurm.conf").write_text(CONFIGURATION)
+    (RUN / "hosts").write_text("127.0.0.1 localhost\n10.213.79.9 head\n" + "".join(f"10.213.79.{n} n{n}\n" for n in (1, 2, 3)))
+    (RUN / "munge.key").write_bytes(secrets.token_bytes(128))
+    (RUN / "token").write_text(secrets.token_hex(32))
+    (RUN / "state").mkdir()
     subprocess.run(["mount", "--bind", "/run/hosts", "/etc/hosts"], check=True)
-    write("/run/munge.key", secrets.token_bytes(128))
-    write("/run/token", secrets.token_hex(32))
-    os.mkdir("/run/state")
     ip("link", "set", "lo", "up")
     ip("link", "add", "br0", "up", "type", "bridge")
     ip("address", "add", "10.213.79.9/24", "dev", "br0")
@@ -94,7 +85,7 @@ def setUpModule():
     deadline = time.monotonic() + 60
     while finish(start(["sinfo", "-h", "-o", "%T %D"]))[1].strip() != "idle 3":
         if time.monotonic() > deadline:
-            raise AssertionError("\n".join(read(log) for log in glob.glob("/run/*.log")))
+            raise AssertionError("\n".join(log.read_text() for log in RUN.glob("*.log")))
         time.sleep(0.2)
     kinds = "".join(finish(start(["srun", "--mpi=list"]))[1:])
     Slurm.spaces = [kind for kind in ("pmi2", "pmix") if re.search(rf"\b{kind}\b", kinds)]
@@ -106,11 +97,11 @@ class Slurm(unittest.TestCase):
 
     def batch(self, script, *options):
         """The outputs of the job's tasks, for which `script` is run."""
-        write("/run/script", f"#!/bin/bash\n{script}\n")
-        for old in glob.glob("/run/*.out"):
-            os.unlink(old)
+        (RUN / "script").write_text(f"#!/bin/bash\n{script}\n")
+        for old in RUN.glob("*.out"):
+            old.unlink()
         status, _, errors = finish(start(["sbatch", "--wait", "--output=/run/%a.out", *options, "/run/script"]))
-        outputs = [read(path) for path in sorted(glob.glob("/run/*.out"))]
+        outputs = [path.read_text() for path in sorted(RUN.glob("*.out"))]
         self.assertEqual(status, 0, errors + "".join(outputs))
         return outputs
 
