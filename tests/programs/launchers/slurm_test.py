@@ -197,7 +197,7 @@ if __name__ == "__main__":
     if sys.argv[1] != "in_namespaces":
         missing = [tool for tool in TOOLS if not shutil.which(tool)]
         if missing or os.geteuid() != 0 or subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode:
-            print(f"skipped: {', '.join(missing)} not installed" if missing else "skipped: needs root, and may make no namespaces")
+            print(f"skipped: {', '.join(missing)} not installed" if missing else "skipped: needs root and namespaces")
             sys.exit(77)   # To meson: skipped.
         # The shell, process 1, waits for Slurm's orphans.
         os.execvp("unshare", [*NAMESPACES, "sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-B", __file__, "in_namespaces", *sys.argv[1:]])
