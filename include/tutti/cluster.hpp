@@ -41,8 +41,8 @@ class ClusterEnvironment {
 /// Reads the variables of launchers, in this order: `tutti run` or any program that sets TUTTI_RANK
 /// and TUTTI_SIZE, torchrun, Open MPI, PMI (MPICH and others), PALS, Slurm. Rank and size come from
 /// the first launcher that has set one of them and are never mixed. Refused: only one of rank and
-/// size; and a RANK without torchrun, if another launcher has started the same number of processes
-/// and given this one another rank.
+/// size; a RANK without torchrun, if another launcher has started the same number of processes
+/// and given this one another rank; and PMI's variables of another step of Slurm.
 ///
 /// TUTTI_STORE is the address of the store. Without it rank 0 hosts one at MASTER_ADDR, with port
 /// TUTTI_STORE_PORT or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm without

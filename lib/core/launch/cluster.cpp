@@ -1,5 +1,6 @@
 #include <tutti/cluster.hpp>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -154,6 +155,29 @@ void refuse_leftover(const ClusterInfo& info) {
                     outer->size, *size, torchrun.launcher, outer->launcher, own.rank, own.size);
 }
 
+/// "JOB.STEP"; empty outside of a job of Slurm.
+std::string slurm_step() {
+  const auto job = read_text("SLURM_JOB_ID");
+  return job.empty() ? std::string() : fmt::format("{}.{}", job, read_text("SLURM_STEP_ID"));
+}
+
+/// Refuses PMI's variables in a step of Slurm that a rank of another step has started without
+/// PMI-1: each rank would take the rank and size of the one that started it.
+void refuse_pmi_of_another_step(const ClusterInfo& info) {
+  const auto step = read_text("PMI_JOBID");
+  if (info.launcher != pmi.launcher || slurm_step().empty() || step.empty() || step == slurm_step())
+    return;
+  struct stat file {};
+  const int connection = read_number("PMI_FD").value_or(-1);
+  if (::fstat(connection, &file) == 0 && S_ISSOCK(file.st_mode)) return;  // Of an mpirun.
+  internal::failf(
+      Errc::invalid_argument,
+      "{} is {} and {} is {} in step {} of Slurm (PMI_JOBID), but this is step {}; unset "
+      "{}, {} and PMI_FD before srun, or set {} and {}",
+      pmi.rank, info.rank, pmi.size, info.size, step, slurm_step(), pmi.rank, pmi.size, own.rank,
+      own.size);
+}
+
 [[noreturn]] void bad_list(std::string_view list) {
   internal::failf(Errc::invalid_argument, "the list of nodes '{}' does not begin with a host name",
                   list);
@@ -197,12 +221,6 @@ int job_port(std::string_view job) {
   internal::Hash hash;
   hash.add(job);
   return first_job_port + static_cast<int>(hash.value() % job_ports);
-}
-
-/// "JOB.STEP"; empty outside of a job of Slurm.
-std::string slurm_step() {
-  const auto job = read_text("SLURM_JOB_ID");
-  return job.empty() ? std::string() : fmt::format("{}.{}", job, read_text("SLURM_STEP_ID"));
 }
 
 /// Identifies the job of a launcher that gives no address, if all ranks are on this host; else
@@ -305,6 +323,7 @@ std::optional<ClusterInfo> VariablesEnvironment::detect() const {
     for (const std::string& sentence : unknown_variables())
       default_logger()(LogLevel::warning, sentence);
   refuse_leftover(info);
+  refuse_pmi_of_another_step(info);
   internal::read_store(info);
   info.run = read_run(info);
   return info;

@@ -219,7 +219,6 @@ class Server(unittest.TestCase):
         self.assert_refused(ends[1:], "rank 0 cannot host the store")
         self.assert_refused(ends[:1], "store|descriptor|files")
 
-
     def test_a_text_that_cannot_be_published_ends_the_others(self):
         def change(command, answer):
             return "cmd=put_result rc=-1 msg=no_room" if command == "put" else answer

@@ -1,5 +1,4 @@
-// A user's program, independent of the launcher: [BACKEND], gloo if not given. Every rank checks
-// its numbers.
+// A user's program for every launcher: [BACKEND], default gloo. Every rank checks its numbers.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

@@ -29,7 +29,6 @@ AuthInfo=socket=/run/munge.socket
 StateSaveLocation=/run/state
 SlurmdSpoolDir=/run/%n
 TmpFS=/run/%n
-SlurmctldPidFile=/run/slurmctld.pid
 SlurmdPidFile=/run/%n.pid
 SlurmctldLogFile=/run/slurmctld.log
 SlurmdLogFile=/run/%n.log
@@ -118,13 +117,10 @@ class Slurm(unittest.TestCase):
                                (3, ["-N1", "-n1", *program, ":", "-N1", "-n2"])):
                 with self.subTest(kind=kind, job=job):
                     self.assert_all_well(ranks, [finish(start(["srun", f"--mpi={kind}", *job, *program], **variables))])
-
-    def test_several_programs_of_the_ranks_use_pmix(self):
-        if "pmix" not in self.spaces:
-            self.skipTest("Slurm has no PMIx here")
-        programs = f"for i in 1 2 3 4 5; do {PROGRAM} auto || exit 1; done"
-        status, output, errors = finish(start(["srun", "--mpi=pmix", "-N3", "-n6", "sh", "-c", programs]))
-        self.assertEqual((status, output.count("of 6: ok")), (0, 30), errors)
+        if "pmix" in self.spaces:
+            programs = f"for i in 1 2 3 4 5; do {PROGRAM} auto || exit 1; done"
+            _, output, errors = finish(start(["srun", "--mpi=pmix", "-N3", "-n6", "sh", "-c", programs]))
+            self.assertEqual(output.count("of 6: ok"), 30, errors)
 
     def test_several_hosts_without_a_token_are_told_once_what_to_do(self):
         status, _, errors = finish(start(["srun", "--mpi=none", "-N2", "-n4", PROGRAM]))
@@ -138,13 +134,9 @@ class Slurm(unittest.TestCase):
         [output] = self.batch(f"{first}; {step} && {step}; ended=$?; kill $! && exit $ended", "-N1", "-n4")
         self.assertEqual(output.count("of 2: ok"), 4)
 
-    def test_an_array(self):
-        outputs = self.batch(f"srun {PROGRAM} auto", "--array=0-2", "-n2")
-        self.assertEqual([output.count("of 2: ok") for output in outputs], [2, 2, 2])
-
-    def test_tutti_run_in_a_batch_script(self):
-        [output] = self.batch(f"{TUTTI} run -n 2 {PROGRAM} auto", "-n2")
-        self.assertEqual(output.count("of 2: ok"), 2)
+    def test_an_array_of_scripts_with_srun_and_tutti_run(self):
+        outputs = self.batch(f"srun {PROGRAM} auto && {TUTTI} run -n 2 {PROGRAM} auto", "--array=0-2", "-n2")
+        self.assertEqual([output.count("of 2: ok") for output in outputs], [4, 4, 4])
 
     def test_torchrun_in_a_step(self):
         if not shutil.which("torchrun"):
@@ -153,12 +145,12 @@ class Slurm(unittest.TestCase):
             ["srun", f"--mpi={self.spaces[-1]}", "-N2", "-n2", "torchrun", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
              "--rdzv-endpoint=n1:29400", "--rdzv-id=1", "--no-python", PROGRAM, "auto"], **self.token))])
 
-    def test_a_step_in_a_rank_of_a_step_with_pmix(self):
-        if "pmix" not in self.spaces:
-            self.skipTest("Slurm has no PMIx here")
-        inner = f"srun --overlap --mpi=none -N2 -n3 {PROGRAM} auto"
-        [output] = self.batch(f"srun --mpi=pmix -N1 -n1 {inner}", "-N2", "-n4", "--export=ALL,TUTTI_TOKEN_FILE=/run/token")
-        self.assertEqual(output.count("of 3: ok"), 3)
+    def test_a_step_in_a_rank_of_another_step(self):
+        """The inner step inherits the variables of the outer one: those of PMI replace Slurm's."""
+        for kind in self.spaces:
+            outer = f"srun --mpi={kind} -N1 -n1 srun --overlap --mpi=none -N2 -n3 {PROGRAM} auto; true"
+            [output] = self.batch(outer, "-N2", "-n4", "--export=ALL,TUTTI_TOKEN_FILE=/run/token")
+            self.assertEqual(len(re.findall("this is step" if kind == "pmi2" else "of 3: ok", output)), 3, output)
 
     def start_bench(self):
         """srun, and the process of each of 4 ranks on two hosts."""

@@ -44,6 +44,8 @@ class VariablesEnvironmentTest : public testing::Test {
                              "OMPI_COMM_WORLD_NODE_RANK",
                              "PMI_RANK",
                              "PMI_SIZE",
+                             "PMI_FD",
+                             "PMI_JOBID",
                              "MPI_LOCALRANKID",
                              "MPI_LOCALNRANKS",
                              "PMIX_NAMESPACE",
@@ -309,16 +311,25 @@ TEST_F(VariablesEnvironmentTest, TheStoreOfAStepIsOnTheFirstHostOfTheStep) {
 
 TEST_F(VariablesEnvironmentTest, StepsAndJobsOfSlurmHavePortsOfTheirOwn) {
   std::set<std::string> stores;
-  for (const char* job : {"3", "10003"})
-    for (const char* step : {"0", "1"}) {
-      const ScopedVariables set{{"SLURM_PROCID", "0"},
-                                {"SLURM_NTASKS", "2"},
-                                {"SLURM_JOB_ID", job},
-                                {"SLURM_STEP_ID", step},
-                                {"SLURM_JOB_NODELIST", "a"}};
-      stores.insert(environment.detect()->store);
-    }
-  EXPECT_EQ(stores.size(), 4);
+  for (const auto& [job, step] : {std::pair{"3", "0"}, {"3", "1"}, {"10003", "0"}}) {
+    const ScopedVariables set{{"SLURM_PROCID", "0"},
+                              {"SLURM_NTASKS", "2"},
+                              {"SLURM_JOB_ID", job},
+                              {"SLURM_STEP_ID", step},
+                              {"SLURM_JOB_NODELIST", "a"}};
+    stores.insert(environment.detect()->store);
+  }
+  EXPECT_EQ(stores.size(), 3);
+}
+
+TEST_F(VariablesEnvironmentTest, PmiOfAnotherStepOfSlurmIsRefused) {
+  const ScopedVariables set{{"PMI_RANK", "0"},     {"PMI_SIZE", "1"},     {"PMI_FD", "99"},
+                            {"PMI_JOBID", "7.0"},  {"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "3"},
+                            {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}};
+  expect_error(Errc::invalid_argument, {"PMI_RANK is 0", "step 7.0", "this is step 7.1"},
+               [&] { (void)environment.detect(); });
+  const ScopedVariables same{{"PMI_JOBID", "7.1"}};
+  EXPECT_EQ(environment.detect()->launcher, "PMI");
 }
 
 TEST_F(VariablesEnvironmentTest, SlurmsPmixReplacesTheAddressIfItIsOfTheStep) {
