@@ -41,14 +41,14 @@ class ClusterEnvironment {
 /// Reads the variables of launchers, in this order: `tutti run` or any program that sets TUTTI_RANK
 /// and TUTTI_SIZE, torchrun, Open MPI, PMI (MPICH and others), PALS, Slurm. Rank and size come from
 /// the first launcher that has set one of them and are never mixed. Refused: only one of rank and
-/// size; and a RANK without torchrun, if another launcher has started the same number of processes
-/// and given this one another rank.
+/// size; a RANK without torchrun, if another launcher has started the same number of processes
+/// and given this one another rank; and PMI's variables of another step of Slurm.
 ///
 /// TUTTI_STORE is the address of the store. Without it rank 0 hosts one at MASTER_ADDR, with port
 /// TUTTI_STORE_PORT or MASTER_PORT + 1, since torch uses MASTER_PORT itself. Under Slurm without
-/// MASTER_ADDR it is on the first host of the step, at a port derived from the job's number; under
-/// Open MPI and PMI, if all ranks are on one host, on loopback, at a port derived from the
-/// launcher's process. Under these with ranks on several hosts the address stays empty:
+/// MASTER_ADDR it is on the first host of the step, at a port derived from job and step; under Open
+/// MPI and PMI, if all ranks are on one host, on loopback, at a port derived from the launcher's
+/// process. With ranks on several hosts the address stays empty under launchers with PMI-1 or PMIx:
 /// open_cluster_store() exchanges it through the launcher.
 /// TUTTI_TOKEN_FILE names the file of the job's token. Rank 0 warns once, by default_logger(), of
 /// variables TUTTI_... that nothing reads.

@@ -1,5 +1,6 @@
 #include <tutti/cluster.hpp>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,6 +15,8 @@
 
 #include "launch/cluster.hpp"
 #include "launch/launcher_process.hpp"
+#include "launch/pmi.hpp"
+#include "launch/pmix.hpp"
 #include "launch/unknown_variables.hpp"
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
@@ -152,6 +155,29 @@ void refuse_leftover(const ClusterInfo& info) {
                     outer->size, *size, torchrun.launcher, outer->launcher, own.rank, own.size);
 }
 
+/// "JOB.STEP"; empty outside of a job of Slurm.
+std::string slurm_step() {
+  const auto job = read_text("SLURM_JOB_ID");
+  return job.empty() ? std::string() : fmt::format("{}.{}", job, read_text("SLURM_STEP_ID"));
+}
+
+/// Refuses PMI's variables in a step of Slurm that a rank of another step has started without
+/// PMI-1: each rank would take the rank and size of the one that started it.
+void refuse_pmi_of_another_step(const ClusterInfo& info) {
+  const auto step = read_text("PMI_JOBID");
+  if (info.launcher != pmi.launcher || slurm_step().empty() || step.empty() || step == slurm_step())
+    return;
+  struct stat file {};
+  const int connection = read_number("PMI_FD").value_or(-1);
+  if (::fstat(connection, &file) == 0 && S_ISSOCK(file.st_mode)) return;  // Of an mpirun.
+  internal::failf(
+      Errc::invalid_argument,
+      "{} is {} and {} is {} in step {} of Slurm (PMI_JOBID), but this is step {}; unset "
+      "{}, {} and PMI_FD before srun, or set {} and {}",
+      pmi.rank, info.rank, pmi.size, info.size, step, slurm_step(), pmi.rank, pmi.size, own.rank,
+      own.size);
+}
+
 [[noreturn]] void bad_list(std::string_view list) {
   internal::failf(Errc::invalid_argument, "the list of nodes '{}' does not begin with a host name",
                   list);
@@ -190,13 +216,11 @@ int store_port(int base) {
   return port;
 }
 
-int slurm_port() {
-  const auto text = read_text("SLURM_JOB_ID");
-  std::uint64_t job = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
-  if (error != std::errc() || end != text.data() + text.size())
-    internal::failf(Errc::invalid_argument, "SLURM_JOB_ID is '{}'; it must be a number >= 0", text);
-  return first_job_port + static_cast<int>(job % job_ports);
+/// The port of the store of a job whose launcher gives none.
+int job_port(std::string_view job) {
+  internal::Hash hash;
+  hash.add(job);
+  return first_job_port + static_cast<int>(hash.value() % job_ports);
 }
 
 /// Identifies the job of a launcher that gives no address, if all ranks are on this host; else
@@ -222,7 +246,7 @@ void read_job(ClusterInfo& info) {
     info.job = read_text("TORCHELASTIC_RUN_ID");
     restarts("TORCHELASTIC_RESTART_COUNT");
   } else if (info.launcher == slurm.launcher) {
-    info.job = fmt::format("{}.{}", read_text("SLURM_JOB_ID"), read_text("SLURM_STEP_ID"));
+    info.job = slurm_step();
     restarts("SLURM_RESTART_COUNT");
   }
   if (const auto job = read_text("TUTTI_JOB"); !job.empty()) info.job = job;
@@ -250,6 +274,16 @@ std::string read_run(const ClusterInfo& info) {
 
 }  // namespace
 
+bool internal::has_key_value_space(const ClusterInfo& info) {
+  const auto pmix_job = PmixConnection::given();
+  if (info.launcher == pmi.launcher) return !PmiConnection::given().empty();
+  // A step that starts within a rank of another step inherits the variables of that step's PMIx.
+  if (info.launcher == slurm.launcher)
+    return !slurm_step().empty() && pmix_job.ends_with("." + slurm_step());
+  return (info.launcher == open_mpi.launcher || info.launcher == pals.launcher) &&
+         !pmix_job.empty();
+}
+
 void internal::read_store(ClusterInfo& info) {
   const bool of_slurm = info.launcher == slurm.launcher;
   info.token_file = read_text("TUTTI_TOKEN_FILE");
@@ -260,21 +294,19 @@ void internal::read_store(ClusterInfo& info) {
     info.hosts_store = read_text("TUTTI_STORE_HOSTED") != "1";
   } else if (const auto host = read_text("MASTER_ADDR"); !host.empty()) {
     const auto master_port = read_port("MASTER_PORT");
-    const int port = !master_port && of_slurm && !read_text("SLURM_JOB_ID").empty()
-                         ? slurm_port()
+    const int port = !master_port && of_slurm && !slurm_step().empty()
+                         ? job_port(slurm_step())
                          : master_port.value_or(default_master_port) + 1;
     info.store = tcp_address(host, store_port(port));
   } else if (of_slurm) {
+    if (info.local_size != info.size && has_key_value_space(info)) return;
     // Hosts of the step. The job may have other hosts, on which rank 0 never runs.
     auto nodes = read_text("SLURM_STEP_NODELIST");
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");
-    if (!nodes.empty() && !read_text("SLURM_JOB_ID").empty())
-      info.store = tcp_address(first_host(nodes), store_port(slurm_port()));
+    if (!nodes.empty() && !slurm_step().empty())
+      info.store = tcp_address(first_host(nodes), store_port(job_port(slurm_step())));
   } else if (const auto job = job_of_one_host(info); !job.empty()) {
-    Hash hash;
-    hash.add(job);
-    info.store = tcp_address(
-        "127.0.0.1", store_port(first_job_port + static_cast<int>(hash.value() % job_ports)));
+    info.store = tcp_address("127.0.0.1", store_port(job_port(job)));
   }
 }
 
@@ -291,6 +323,7 @@ std::optional<ClusterInfo> VariablesEnvironment::detect() const {
     for (const std::string& sentence : unknown_variables())
       default_logger()(LogLevel::warning, sentence);
   refuse_leftover(info);
+  refuse_pmi_of_another_step(info);
   internal::read_store(info);
   info.run = read_run(info);
   return info;

@@ -5,6 +5,10 @@
 
 namespace tutti::internal {
 
+/// True if the launcher that gave the rank has a key-value space, by which rank 0 can publish the
+/// address of a store: PMI-1, or PMIx. Equal on all ranks.
+[[gnu::visibility("hidden")]] bool has_key_value_space(const ClusterInfo& info);
+
 /// Sets info.store and info.hosts_store from the environment and info.launcher. Leaves them
 /// unchanged if no variable gives an address.
 [[gnu::visibility("hidden")]] void read_store(ClusterInfo& info);

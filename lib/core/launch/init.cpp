@@ -58,11 +58,9 @@ std::string listen_address(const std::string& host) {
   return numeric || host == "localhost" ? host : std::string("*");
 }
 
-/// True if the port is taken but nothing listens on it: a closing connection, or another program's
-/// connection, uses the port and will release it.
-bool only_held(const Error& error, const std::string& host, int port) {
+bool port_is_taken(const Error& error) {
   const auto taken = std::make_error_code(std::errc::address_in_use).message();
-  return error.message().find(taken) != std::string::npos && !internal::is_listening(host, port);
+  return error.message().find(taken) != std::string::npos;
 }
 
 /// The host and port of "tcp://host:port".
@@ -99,12 +97,20 @@ std::string hosted_address(const ClusterInfo& info) {
   if (!wanted.valid() || !info.token_file.empty() || info.open_store || is_loopback(wanted.host))
     return info.store;
   if (info.local_size == info.size) return fmt::format("{}127.0.0.1:{}", tcp, wanted.port);
+  const auto text = fmt::format(
+      "the store at {} would listen for other hosts without authentication", info.store);
+  if (info.rank != 0)  // Launchers show the texts of all ranks.
+    internal::failf(Errc::invalid_argument,
+                    "{}; set TUTTI_TOKEN_FILE or TUTTI_STORE_OPEN=1 on every host", text);
   internal::failf(
       Errc::invalid_argument,
-      "the store at {} would listen for other hosts without authentication; set TUTTI_TOKEN_FILE "
-      "on every host to a file with the same secret (openssl rand -hex 32 > FILE; chmod 600 FILE), "
-      "or TUTTI_STORE_OPEN=1 if only trusted programs reach this network",
-      info.store);
+      "{}; {}set TUTTI_TOKEN_FILE on every host to a file with the same secret (openssl rand -hex "
+      "32 > FILE; chmod 600 FILE), or TUTTI_STORE_OPEN=1 if only trusted programs reach this "
+      "network",
+      text,
+      info.launcher == "Slurm"
+          ? "start the ranks by srun --mpi=pmi2 or --mpi=pmix (without MASTER_ADDR), or "
+          : "");
 }
 
 std::shared_ptr<Store> host_store(const std::string& address, const ClusterInfo& info,
@@ -122,11 +128,15 @@ std::shared_ptr<Store> host_store(const std::string& address, const ClusterInfo&
     try {
       hosted->server = std::make_unique<StoreServer>(options);
     } catch (const Error& error) {
-      if (!only_held(error, host, port) || deadline.expired())
-        internal::failf(error.code(),
-                        "rank 0 cannot host the store at {}: {}; TUTTI_STORE_PORT sets another "
-                        "port",
-                        address, error.message());
+      const bool taken = port_is_taken(error);
+      // A closing connection, or another program's connection, will release the port.
+      const bool only_held = taken && !internal::is_listening(host, port);
+      if (!only_held || deadline.expired())
+        internal::failf(
+            error.code(),
+            "rank 0 cannot host the store at {}: {}{}; TUTTI_STORE_PORT sets another port", address,
+            error.message(),
+            taken ? "; another step of this job, or another job, may use the port" : "");
       std::this_thread::sleep_for(hold_pause);
     }
   }

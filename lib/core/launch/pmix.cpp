@@ -34,20 +34,41 @@ struct PmixValue {
   std::uint16_t type = 0;
   union {
     char* text;
+    bool flag;
     std::array<std::byte, 24> room;  // The largest member of the union.
   };
 };
 static_assert(sizeof(PmixValue) == 32 && offsetof(PmixValue, text) == 8);
 
+struct PmixInfo {
+  std::array<char, 512> key{};
+  std::uint32_t flags = 0;
+  PmixValue value{};
+};
+static_assert(sizeof(PmixInfo) == 552 && offsetof(PmixInfo, value) == 520);
+
+constexpr std::uint16_t pmix_bool = 1;
 constexpr std::uint16_t pmix_string = 3;
 constexpr int pmix_operation_succeeded = -157;
 constexpr std::uint8_t pmix_global = 3;  // For ranks of this host and of the others.
 
-using FenceStatus = std::promise<int>;
+/// What a fence uses until it has ended.
+struct Fence {
+  /// The fence brings the values to every host. Otherwise a host keeps the first value that it has
+  /// asked for, which the next program of the same ranks would get (Slurm's plugin, PMIx 4.2).
+  PmixInfo collect{};
+  std::promise<int> status{};
+
+  Fence() {
+    std::string_view("pmix.collect").copy(collect.key.data(), collect.key.size() - 1);
+    collect.value.type = pmix_bool;
+    collect.value.flag = true;
+  }
+};
 
 void fence_done(int status, void* data) {
-  const std::unique_ptr<FenceStatus> result(static_cast<FenceStatus*>(data));
-  result->set_value(status);
+  const std::unique_ptr<Fence> fence(static_cast<Fence*>(data));
+  fence->status.set_value(status);
 }
 
 template <typename Result>
@@ -151,12 +172,12 @@ void PmixConnection::put(const std::string& key, const std::string& value) {
 }
 
 void PmixConnection::wait_for_all() {
-  auto result = std::make_unique<FenceStatus>();
-  auto status = result->get_future();
-  const int begun = api().fence(nullptr, 0, nullptr, 0, fence_done, result.get());
+  auto fence = std::make_unique<Fence>();
+  auto status = fence->status.get_future();
+  const int begun = api().fence(nullptr, 0, &fence->collect, 1, fence_done, fence.get());
   if (begun == pmix_operation_succeeded) return;  // At once, without the callback.
   check(begun, "PMIx_Fence_nb");
-  (void)result.release();  // The callback has it.
+  (void)fence.release();  // The callback has it.
   if (!ends_in_time(status, deadline_))
     fail(Errc::timeout, "PMIx: the fence has not ended in time: not all ranks have called init()");
   check(status.get(), "the fence");

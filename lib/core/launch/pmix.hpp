@@ -8,7 +8,7 @@
 
 namespace tutti::internal {
 
-/// The key-value space of launchers with PMIx (Open MPI, PRRTE), through the launcher's own
+/// The key-value space of launchers with PMIx (Open MPI, PRRTE, Slurm), through the launcher's own
 /// libpmix, which is loaded at run time. PMIx counts its users: MPI may use it meanwhile, but
 /// not initialise it after its last user has left. A call that the deadline has ended goes on on a
 /// thread of its own, and the connection then stays open.

@@ -22,6 +22,7 @@
 
 #include <tutti/store/token.hpp>
 
+#include "launch/cluster.hpp"
 #include "launch/hosted_store.hpp"
 #include "launch/pmi.hpp"
 #include "launch/pmix.hpp"
@@ -219,12 +220,10 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
 }  // namespace
 
 bool can_publish_store(const ClusterInfo& info) {
-  const bool has_space = (info.launcher == "PMI" && !PmiConnection::given().empty()) ||
-                         (info.launcher == "Open MPI" && !PmixConnection::given().empty());
   // Ranks of one host find each other by the launcher's process. A rank that does not see it, as
   // under sudo, must not wait in the exchange for the others.
   return info.store.empty() && info.size > 1 && info.local_size != info.size && info.of_ranks &&
-         has_space;
+         has_key_value_space(info);
 }
 
 std::shared_ptr<Store> open_published_store(const ClusterInfo& info,

@@ -185,8 +185,7 @@ class Launchers(unittest.TestCase):
                                                "--no-python", "sh", "-c", script, PROGRAM]))])
 
     def test_slurms_variables(self):
-        job = free_port(20000, 29999) - 20000 + 1230000
-        slurm = {"SLURM_NTASKS": "3", "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0", "SLURM_NNODES": "1",
+        slurm = {"SLURM_NTASKS": "3", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NNODES": "1",
                  "SLURM_JOB_NODELIST": "localhost,unused[3-4]"}
         ranks = [start([PROGRAM], SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank), SLURM_NODEID="0", **slurm)
                  for rank in range(3)]
@@ -233,7 +232,7 @@ class Launchers(unittest.TestCase):
 
             threading.Thread(target=answer, daemon=True).start()
             launcher = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TUTTI_STORE_PORT": str(port)}
-            for rank, words in (("0", "rank 0 cannot host"), ("1", "does not speak tutti's store protocol")):
+            for rank, words in (("0", "another step of this job, or another job, may use the port; TUTTI_STORE_PORT"), ("1", "does not speak tutti's store protocol")):
                 status, _, errors = finish(start([PROGRAM], RANK=rank, **launcher))
                 self.assertEqual(status, 1)
                 self.assertIn(words, errors)
@@ -241,35 +240,35 @@ class Launchers(unittest.TestCase):
             other.shutdown(socket.SHUT_RDWR)
 
 
+def two_namespaces(test):
+    """The names of two network namespaces with the addresses 10.213.78.1 and 10.213.78.2."""
+    names = [f"tutti{os.getpid()}{end}" for end in "ab"]
+    if not shutil.which("ip"):
+        test.skipTest("ip is not installed")
+    commands = [["netns", "add", name] for name in names]
+    commands.append(["link", "add", "wire0", "netns", names[0], "type", "veth", "peer", "name", "wire0", "netns", names[1]])
+    for number, name in enumerate(names):
+        test.addCleanup(subprocess.run, ["ip", "netns", "delete", name], capture_output=True)
+        commands += [["-n", name, "address", "add", f"10.213.78.{number + 1}/24", "dev", "wire0"],
+                     ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
+    for command in commands:
+        done = subprocess.run(["ip", *command], capture_output=True, text=True)
+        if done.returncode:
+            test.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
+    return names
+
+
 class Namespaces(unittest.TestCase):
     """Two hosts: network namespaces connected by a virtual cable."""
     assert_all_well = Launchers.assert_all_well
 
     def setUp(self):
-        self.names = [f"tutti{os.getpid()}{end}" for end in "ab"]
-        self.addCleanup(self.remove)
+        self.names = two_namespaces(self)
         token = tempfile.NamedTemporaryFile("w")   # Mode 0600. On two hosts, a file each.
         self.addCleanup(token.close)
         token.write(secrets.token_hex(32))
         token.flush()
         self.token = {"TUTTI_TOKEN_FILE": token.name}
-        commands = [["netns", "add", name] for name in self.names]
-        commands.append(["link", "add", "wire0", "netns", self.names[0], "type", "veth",
-                         "peer", "name", "wire0", "netns", self.names[1]])
-        for number, name in enumerate(self.names):
-            commands += [["-n", name, "address", "add", f"10.213.77.{number + 1}/24", "dev", "wire0"],
-                         ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
-        if not shutil.which("ip"):
-            self.skipTest("ip is not installed")
-        for command in commands:
-            done = subprocess.run(["ip", *command], capture_output=True, text=True)
-            if done.returncode:
-                self.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
-
-    def remove(self):
-        for name in self.names:
-            if shutil.which("ip"):
-                subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
     def on(self, node, *command, **variables):
         return start(["ip", "netns", "exec", self.names[node], *command], **variables)
@@ -279,7 +278,7 @@ class Namespaces(unittest.TestCase):
 
     def run_without_token_on(self, node, ranks, *command, **variables):
         return self.on(node, TUTTI, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node),
-                       "--rendezvous", "10.213.77.1:29400", *command, **variables)
+                       "--rendezvous", "10.213.78.1:29400", *command, **variables)
 
     def test_tutti_run_on_two_nodes(self):
         self.assert_all_well(5, [finish(launch) for launch in (self.run_on(1, 3, PROGRAM), self.run_on(0, 2, PROGRAM))])
@@ -312,7 +311,7 @@ class Namespaces(unittest.TestCase):
             self.assertIn("rank 2 on node 1 ", errors)
 
     def test_ranks_that_slurm_would_start_on_two_nodes(self):
-        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "10.213.77.1,10.213.77.2"}
+        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "10.213.78.1,10.213.78.2"}
         ranks = [self.on(rank, PROGRAM, SLURM_PROCID=str(rank), SLURM_LOCALID="0", SLURM_NODEID=str(rank), **slurm,
                          **self.token) for rank in (0, 1)]
         self.assert_all_well(2, [finish(rank) for rank in ranks])

@@ -13,6 +13,8 @@ import threading
 import time
 import unittest
 
+from launchers_test import two_namespaces
+
 TUTTI = PROGRAM = MPI_DOUBLE = PMIX_DOUBLE = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|TORCHELASTIC_|OMPI_|PMIX?_|MPI_|SLURM_)")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not LAUNCHER_VARIABLES.match(name)}
@@ -217,7 +219,6 @@ class Server(unittest.TestCase):
         self.assert_refused(ends[1:], "rank 0 cannot host the store")
         self.assert_refused(ends[:1], "store|descriptor|files")
 
-
     def test_a_text_that_cannot_be_published_ends_the_others(self):
         def change(command, answer):
             return "cmd=put_result rc=-1 msg=no_room" if command == "put" else answer
@@ -267,24 +268,6 @@ class Installed(unittest.TestCase):
                     before=["ip", "netns", "exec", first])
 
 
-def two_namespaces(test):
-    """The names of two network namespaces with the addresses 10.213.78.1 and 10.213.78.2."""
-    names = [f"tuttipmi{os.getpid()}{end}" for end in "ab"]
-    if not shutil.which("ip"):
-        test.skipTest("ip is not installed")
-    commands = [["netns", "add", name] for name in names]
-    commands.append(["link", "add", "wire0", "netns", names[0], "type", "veth", "peer", "name", "wire0", "netns", names[1]])
-    for number, name in enumerate(names):
-        test.addCleanup(subprocess.run, ["ip", "netns", "delete", name], capture_output=True)
-        commands += [["-n", name, "address", "add", f"10.213.78.{number + 1}/24", "dev", "wire0"],
-                     ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
-    for command in commands:
-        done = subprocess.run(["ip", *command], capture_output=True, text=True)
-        if done.returncode:
-            test.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
-    return names
-
-
 class PmixLibrary(unittest.TestCase):
     """Ranks with Open MPI's variables and a library that stands in for libpmix."""
     assert_all_well, assert_refused = Server.assert_all_well, Server.assert_refused
@@ -292,6 +275,8 @@ class PmixLibrary(unittest.TestCase):
     def run_ranks(self, size, *arguments, environments=None, unanswered=None, **variables):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(folder + "/lib")
+            with open(folder + "/size", "w") as file:
+                file.write(str(size))
             if unanswered:
                 open(os.path.join(folder, unanswered), "w").close()
             os.symlink(PMIX_DOUBLE, folder + "/lib/libpmix.so.2")
@@ -311,6 +296,13 @@ class PmixLibrary(unittest.TestCase):
     def test_ranks_of_several_hosts_meet_without_an_address(self):
         self.assert_all_well(self.run_ranks(3, PROGRAM))
         self.assertEqual(self.finalized, 3)   # Otherwise the launcher ends the job.
+
+    def test_other_launchers_with_pmix(self):
+        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_JOB_NODELIST": "nowhere"}
+        for rank_name, launcher in (("PALS_RANKID", {"PMI_SIZE": "2"}), ("SLURM_PROCID", {**slurm, "PMIX_NAMESPACE": "slurm.pmix.7.1"})):
+            with self.subTest(rank_name=rank_name):
+                ranks = {rank: {"OMPI_COMM_WORLD_RANK": "", rank_name: str(rank)} for rank in range(2)}
+                self.assert_all_well(self.run_ranks(2, PROGRAM, environments=ranks, OMPI_COMM_WORLD_SIZE="", **launcher))
 
     def test_a_rank_that_never_comes(self):
         ends = self.run_ranks(2, TUTTI, "bench", "--timeout", "1s", environments={1: {"PMIX_PREFIX": "/nowhere", "LD_LIBRARY_PATH": ""}})

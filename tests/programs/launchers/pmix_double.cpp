@@ -67,11 +67,14 @@ PMIX_DOUBLE int PMIx_Commit() {
   return 0;
 }
 
-PMIX_DOUBLE int PMIx_Fence_nb(const void*, std::size_t, const void*, std::size_t,
+// Without "pmix.collect" a real library may give a later program of the ranks an old value.
+PMIX_DOUBLE int PMIx_Fence_nb(const void*, std::size_t, const char* key, std::size_t infos,
                               void (*done)(int, void*), void* data) {
+  if (infos != 1 || std::strcmp(key, "pmix.collect") != 0) return -27;
   std::ofstream(file_of(key_of("fence", variable("PMIX_RANK"))));
   std::thread([done, data] {
-    const int size = std::atoi(variable("OMPI_COMM_WORLD_SIZE").c_str());
+    int size = 0;
+    std::ifstream(file_of("size")) >> size;
     for (int rank = 0; rank < size;)
       if (std::filesystem::exists(file_of(key_of("fence", std::to_string(rank)))))
         ++rank;
