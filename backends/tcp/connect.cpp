@@ -18,7 +18,9 @@
 #include <fmt/format.h>
 
 #include "mesh/secret.hpp"
+#include "store/log_limit.hpp"
 #include "values/fail.hpp"
+#include "values/port_range.hpp"
 
 namespace tutti::backend::tcp {
 namespace {
@@ -381,11 +383,19 @@ class Connector {
 }  // namespace
 
 Listener::Listener(const std::string& address) {
-  const Address at(address, 0);
-  socket_ = make_socket(at.family());
-  if (!socket_) no_socket();
-  if (::bind(socket_.get(), at.get(), at.length()) != 0 || ::listen(socket_.get(), 4096) != 0)
-    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(errno));
+  const int error = internal::listen_at_any_port("tcp", [&](int port) {
+    const Address at(address, port);
+    socket_ = make_socket(at.family());
+    if (!socket_) no_socket();
+    // The connections of other groups have this port too.
+    const int yes = port == 0 ? 0 : 1;
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const bool listens =
+        ::bind(socket_.get(), at.get(), at.length()) == 0 && ::listen(socket_.get(), 4096) == 0;
+    return listens ? 0 : errno;
+  });
+  if (error != 0)
+    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(error));
 }
 
 int Listener::port() const {

@@ -12,7 +12,7 @@
 
 namespace tutti::backend::tcp {
 
-/// A TCP socket that listens at one address of this machine, at a free port.
+/// A TCP socket that listens at one address of this machine, at a free port (of TUTTI_PORTS).
 class Listener {
  public:
   /// @param address  numeric. @throws Error backend, resource_exhausted.

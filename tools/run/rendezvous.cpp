@@ -1,10 +1,7 @@
 #include "run/rendezvous.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +16,7 @@
 
 #include <tutti/error.hpp>
 #include <tutti/init.hpp>
+#include <tutti/log.hpp>
 
 #include "common/duration.hpp"
 #include "common/exit_code.hpp"
@@ -77,17 +75,9 @@ std::string job() {
   return variable("TUTTI_JOB");
 }
 
-/// A port that is currently free, on any address of this host.
+/// A port that is currently free on all addresses of this host. A server takes one of TUTTI_PORTS.
 int free_port() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!socket || ::bind(socket.get(), generic, size) != 0 ||
-      ::getsockname(socket.get(), generic, &size) != 0)
-    throw Failure(Exit::unavailable, "cannot find a free TCP port");
-  return ntohs(address.sin_port);
+  return StoreServer(StoreServerOptions{.host = "*"}).port();
 }
 
 /// A file in memory with the token, which only this user can read.
@@ -147,12 +137,12 @@ Rendezvous::Rendezvous(const LaunchOptions& options)
   try {
     server_ = std::make_unique<StoreServer>(StoreServerOptions{
         .host = host_, .token = token_.token(), .job = job(), .size = options_.ranks});
+    address_ = fmt::format("tcp://{}:{}", host_, server_->port());
+    publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
   } catch (const Error& error) {
     throw Failure(Exit::unavailable,
                   fmt::format("cannot host the store of the ranks: {}", error.what()));
   }
-  address_ = fmt::format("tcp://{}:{}", host_, server_->port());
-  publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
 }
 
 void Rendezvous::clear_changed() const {

@@ -18,6 +18,7 @@
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
+#include "values/port_range.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -28,8 +29,7 @@ namespace {
 /// Used if MASTER_PORT is not set: the default port of torch's launchers.
 constexpr int default_master_port = 29500;
 /// Ports of stores whose launcher gives none, below the kernel's range of ephemeral ports.
-constexpr int first_job_port = 20000;
-constexpr int job_ports = 10000;
+constexpr internal::PortRange job_ports{20000, 29999};
 
 std::string_view read_text(const char* name) {
   const char* text = name == nullptr ? nullptr : std::getenv(name);
@@ -190,13 +190,19 @@ int store_port(int base) {
   return port;
 }
 
+/// A port of TUTTI_PORTS or job_ports. `job`: equal on all ranks.
+int job_port(std::uint64_t job) {
+  const auto ports = internal::port_range().value_or(job_ports);
+  return ports.first + static_cast<int>(job % static_cast<unsigned>(ports.size()));
+}
+
 int slurm_port() {
   const auto text = read_text("SLURM_JOB_ID");
   std::uint64_t job = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), job);
   if (error != std::errc() || end != text.data() + text.size())
     internal::failf(Errc::invalid_argument, "SLURM_JOB_ID is '{}'; it must be a number >= 0", text);
-  return first_job_port + static_cast<int>(job % job_ports);
+  return job_port(job);
 }
 
 /// Identifies the job of a launcher that gives no address, if all ranks are on this host; else
@@ -273,8 +279,7 @@ void internal::read_store(ClusterInfo& info) {
   } else if (const auto job = job_of_one_host(info); !job.empty()) {
     Hash hash;
     hash.add(job);
-    info.store = tcp_address(
-        "127.0.0.1", store_port(first_job_port + static_cast<int>(hash.value() % job_ports)));
+    info.store = tcp_address("127.0.0.1", store_port(job_port(hash.value())));
   }
 }
 

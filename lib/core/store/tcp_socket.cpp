@@ -20,11 +20,13 @@
 #include <asio/write.hpp>
 
 #include <tutti/deadline.hpp>
+#include <tutti/log.hpp>
 
 #include "store/handshake.hpp"
 #include "store/is_listening.hpp"
 #include "store/protocol.hpp"
 #include "values/fail.hpp"
+#include "values/port_range.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -274,19 +276,27 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
           port);
   std::error_code error;
   const bool loopback = host.empty() && only_loopback;
-  if (loopback) {
-    listen_on_loopback(port, error);
-  } else if (host.empty() || host == "*") {
-    listen_at({tcp::v6(), 0}, true, error);
-    if (error && error.value() != EADDRINUSE)  // A machine without IPv6.
-      listen_at({tcp::v4(), 0}, false, error);
-  } else {
+  const bool everywhere = host == "*" || (host.empty() && !loopback);
+  tcp::resolver::results_type addresses;
+  if (!loopback && !everywhere) {
     using Resolver = tcp::resolver;
-    const auto addresses = Resolver(io).resolve(
-        host, std::to_string(port), Resolver::passive | Resolver::numeric_service, error);
+    addresses = Resolver(io).resolve(host, std::to_string(port),
+                                     Resolver::passive | Resolver::numeric_service, error);
     if (error) failf(Errc::invalid_argument, "store server: host '{}': {}", host, error.message());
-    for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
   }
+  const auto listen = [&](int at) {
+    port_ = at;
+    if (loopback) listen_on_loopback(at, error);
+    if (everywhere) listen_at({tcp::v6(), 0}, true, error);
+    if (everywhere && error && error.value() != EADDRINUSE)  // A machine without IPv6.
+      listen_at({tcp::v4(), 0}, false, error);
+    for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
+    return listeners_.empty() ? error.value() : 0;
+  };
+  if (port == 0)
+    (void)listen_at_any_port("store server", listen);
+  else
+    (void)listen(port);
   name_ = endpoint_text(loopback ? "localhost" : host.empty() ? "*" : host, port_);
   if (!listeners_.empty()) error = open(spare_, tcp::v4());
   if (!error) return;
