@@ -133,7 +133,8 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
     if (there.serves_store) made.server = static_cast<int>(r);
   }
   mesh::check_reachable(rendezvous.names(), locations, interfaces);
-  auto channels = connect_all(rendezvous, listener, init.rank, addresses, secret, encrypts);
+  auto channels =
+      connect_all(rendezvous, listener, init.rank, addresses, secret, encrypts, init.logger);
   internal::crypto::erase(secret);
   for (std::size_t r = 0; r < channels.size(); ++r)
     for (const auto& channel : channels[r]) {

@@ -31,6 +31,9 @@ using namespace std::chrono_literals;
 /// The interval at which a launcher checks whether its node has a report.
 constexpr auto slice = 100ms;
 constexpr auto connect_slice = 500ms;
+/// The time until a node that does not reach node 0 says why, and until it says so again.
+constexpr auto first_warning = 10s;
+constexpr auto next_warning = 1min;
 constexpr auto heartbeat = 1s;
 /// A node without a sign of life for this time is lost.
 constexpr auto lost_after = 15s;
@@ -198,6 +201,7 @@ std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
                          .open_store = variable("TUTTI_STORE_OPEN") == "1",
                          .of_ranks = false};
   if (options_.node == 0) return open_cluster_store(info, lost_after);
+  Deadline warn = first_warning;
   while (!stop.stop_requested()) {
     try {
       (void)open_cluster_store(info, connect_slice);
@@ -205,7 +209,16 @@ std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
       return open_cluster_store(info, lost_after);
     } catch (const Error& error) {
       // Node 0 may not have started yet. Retrying does not help against other errors.
-      if (error.code() != Errc::timeout || join_deadline_.expired()) throw;
+      if (error.code() != Errc::timeout) throw;
+      const auto text = fmt::format("node {} has not reached node 0", options_.node);
+      if (join_deadline_.expired())
+        throw Failure(Exit::unavailable,
+                      fmt::format("{} within {}: {}", text, format_duration(options_.join_timeout),
+                                  error.message()));
+      if (!warn.expired()) continue;
+      warn = next_warning;
+      default_logger()(LogLevel::warning,
+                       fmt::format("{}, and tries again: {}", text, error.message()));
     }
   }
   return nullptr;

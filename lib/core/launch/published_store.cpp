@@ -12,11 +12,13 @@
 
 #include <fmt/format.h>
 
+#include <tutti/log.hpp>
 #include <tutti/store/token.hpp>
 
 #include "launch/hosted_store.hpp"
 #include "launch/pmi.hpp"
 #include "launch/pmix.hpp"
+#include "store/log_limit.hpp"
 #include "store/network_interface.hpp"
 #include "values/fail.hpp"
 
@@ -88,6 +90,7 @@ PublishedStore from_text(std::string_view text) {
 std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreIdentity& identity,
                                       std::chrono::nanoseconds timeout, const Deadline& deadline) {
   std::string failures;
+  WaitWarnings warnings;
   auto last = Errc::timeout;
   bool may_answer_later = true;
   do {
@@ -106,6 +109,11 @@ std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreId
         failures += fmt::format("; {}: {}", address, error.message());
       }
     }
+    if (const auto time = warnings.due(Deadline::Clock::now()); time && may_answer_later)
+      default_logger()(LogLevel::warning,
+                       fmt::format("rank {} has not reached the store of rank 0, port {}, after {} "
+                                   "s, and tries again{}",
+                                   identity.rank, place.port, time->count(), failures));
   } while (may_answer_later && !deadline.expired());
   failf(may_answer_later ? Errc::timeout : last,
         "rank {} of {} cannot reach the store of rank 0, port {}{}; let TCP connections to rank "

@@ -229,10 +229,25 @@ class Attempt {
   tcp::socket socket_;
 };
 
+/// The reason why an attempt at `address` failed, with the address if `host` is a name.
+std::string at_address(const std::string& host, const asio::ip::address& address,
+                       const std::string& why) {
+  const auto number = address.to_string();
+  auto text = number == host ? why : fmt::format("{}: {}", number, why);
+  if (address.is_loopback()) text += fmt::format("; {} is loopback: this host", number);
+  if (address.is_loopback() && number != host && host != "localhost")
+    text += fmt::format(
+        ", not another one; if the store is on another host, set that host's address instead of "
+        "the name, or correct '{}' in /etc/hosts",
+        host);
+  return text;
+}
+
 }  // namespace
 
 tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
-                             std::chrono::nanoseconds timeout, const StoreIdentity& identity) {
+                             std::chrono::nanoseconds timeout, const StoreIdentity& identity,
+                             WaitWarnings warnings) {
   const auto name = endpoint_text(host, port);
   const auto deadline = Deadline::after(timeout);
   Backoff backoff;
@@ -242,16 +257,25 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
     std::error_code unknown;
     const auto addresses = tcp::resolver(io).resolve(host, std::to_string(port),
                                                      tcp::resolver::numeric_service, unknown);
-    if (unknown) problem = {.text = unknown.message()};
+    if (unknown)
+      problem = {.text =
+                     fmt::format("the name '{}' does not resolve: {}", host, unknown.message())};
     for (const auto& address : addresses) {
       const auto until = std::min(deadline.time(), Clock::now() + attempt_limit);
       try {
         return Attempt(io, name, identity, until).connect(address.endpoint());
       } catch (const Problem& why) {
         // An attempt that reached the time limit says less than the one before.
-        if (why.in_time || problem.text.empty()) problem = why;
+        if (!why.in_time && !problem.text.empty()) continue;
+        problem = why;
+        problem.text = at_address(host, address.endpoint().address(), why.text);
       }
     }
+    if (const auto time = warnings.due(Clock::now()))
+      default_logger()(
+          LogLevel::warning,
+          fmt::format("store {}: not reached after {} s ({} attempts), and tried again: {}", name,
+                      time->count(), attempts, problem.text));
     full_until = !problem.full ? Deadline() : full_until.is_set() ? full_until : full_limit;
     std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining()));
     if (!deadline.expired() && !full_until.expired()) continue;
