@@ -20,8 +20,10 @@ void expect(const std::vector<std::int64_t>& got, const std::vector<std::int64_t
 
 }  // namespace
 
-int main() try {
-  auto group = tutti::init({.group = {.backend = "gloo", .timeout = std::chrono::seconds(60)}});
+/// The first argument names another backend than gloo.
+int main(int argc, char** argv) try {
+  auto group = tutti::init(
+      {.group = {.backend = argc > 1 ? argv[1] : "gloo", .timeout = std::chrono::seconds(60)}});
   const std::int64_t rank = group.rank();
   const std::int64_t size = group.size();
   const auto ranks = static_cast<std::size_t>(size);

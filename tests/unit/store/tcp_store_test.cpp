@@ -120,7 +120,8 @@ TEST(TcpStore, AJoinThatTakesLongSaysWhyAndThenEachMinute) {
   const int port = free_port();
   testing::internal::CaptureStderr();
   expect_error(Errc::timeout, {address_text(port)}, [&] {
-    (void)internal::connect_to_store(io, "127.0.0.1", port, 100ms, {}, {Clock::now(), 20ms});
+    (void)internal::connect_to_store(io, "127.0.0.1", port, 100ms, {},
+                                     internal::WaitWarnings(Clock::now(), 20ms));
   });
   const auto text = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(text.starts_with("tutti: warning: store " + address_text(port) + ": not reached"))
