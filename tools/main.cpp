@@ -19,6 +19,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <tutti/cluster.hpp>
+#include <tutti/error.hpp>
 #include <tutti/version.hpp>
 
 #include "bench/bench.hpp"
@@ -100,6 +102,32 @@ void define(CLI::App& app, const OptionList& options) {
   }
 }
 
+/// "; did you mean --warmup?" for "--warm-up"; empty if no option of `app` is alike.
+std::string hint(const CLI::App& app, std::string_view unknown) {
+  const auto letters = [](std::string_view name) {
+    std::string bare(name);
+    std::erase_if(bare, [](char letter) { return letter == '-' || letter == '_'; });
+    return bare;
+  };
+  const auto wanted = letters(unknown.substr(0, unknown.find('=')));
+  if (wanted == "minbytes" || wanted == "maxbytes")  // Of nccl-tests.
+    return "; did you mean --sizes MIN:MAX, such as 8:1G?";
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (letters(name) == wanted) return fmt::format("; did you mean --{}?", name);
+  return {};
+}
+
+/// True if a launcher has started this process as a rank other than 0.
+bool is_rank_beside_0() {
+  try {
+    const auto launched = VariablesEnvironment().detect();
+    return launched && launched->rank != 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 Exit run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
   check_subcommand(arguments);
@@ -162,7 +190,12 @@ Exit run(int argc, char** argv) {
     return Exit::ok;
   } catch (const CLI::ParseError& error) {
     const std::string name = arguments[1].starts_with('-') ? "" : " " + arguments[1];
-    refuse("{} (see tutti{} --help)", error.what(), name);
+    // The ranks of a benchmark have the same options.
+    if (app.got_subcommand(bench) && is_rank_beside_0()) return Exit::usage;
+    std::string text = error.what();
+    for (const CLI::App* command : app.get_subcommands())
+      for (const std::string& unknown : command->remaining()) text += hint(*command, unknown);
+    refuse("{} (see tutti{} --help)", text, name);
   }
 
   if (runs) {

@@ -18,6 +18,7 @@
 #include "mesh/linked_mesh.hpp"
 #include "on_cuda.hpp"
 #include "rendezvous.hpp"
+#include "values/port_range.hpp"
 
 namespace tutti::backend::gloo {
 namespace {
@@ -46,6 +47,15 @@ std::string foreign_gloo() {
       path);
 }
 
+/// The reason why ranks cannot use Gloo here; empty if they can.
+std::string obstacle() {
+  if (const auto ports = internal::port_range())
+    return fmt::format(
+        "TUTTI_PORTS is {}, and Gloo cannot limit the ports at which it listens; choose tcp",
+        ports->text());
+  return foreign_gloo();
+}
+
 }  // namespace
 
 extern const BackendEntry entry;
@@ -53,7 +63,7 @@ const BackendEntry entry{
     .name = "gloo",
     .summary = "host memory over TCP, any number of machines; gloo:eth0 names the interface",
     .serves = [](Device device) noexcept { return device.type == DeviceType::cpu; },
-    .unavailable = foreign_gloo,
+    .unavailable = obstacle,
     .make = make,
     .details = [] { return mesh::describe_interface() + collectives::describe_table(true); },
     .device_count = device_count,

@@ -51,7 +51,7 @@ struct PeerInfo {
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  write(out, info.interface);
+  mesh::write(out, info.interface);
   for (const auto& address : info.addresses) out.text({address.data(), address.size()});
   return out.take();
 }
@@ -196,7 +196,7 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
   const BlockSigpipe quiet;  // Gloo's thread inherits the blocked signal.
   internal::Rendezvous rendezvous(init);
   const auto locations = internal::locations_of(init, rendezvous);
-  PeerInfo own{.interface = mesh::interface_of(init)};
+  PeerInfo own{.interface = mesh::interface_of(init, locations)};
   const auto context = make_device(own.interface)->createContext(init.rank, init.size);
   const auto time = std::min(rendezvous.limit().remaining() / 2, time_to_connect);
   context->setTimeout(timeout_of(Deadline::after(time / 5)));  // Connecting takes up to 5 of these.

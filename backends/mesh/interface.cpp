@@ -1,15 +1,7 @@
 #include "interface.hpp"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <memory>
 
 #include <fmt/format.h>
 
@@ -43,30 +35,6 @@ std::string wanted_interface(const std::string& args) {
 
 }  // namespace
 
-std::vector<Interface> interfaces() {
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0)
-    internal::failf(Errc::backend, "cannot list the network interfaces");
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
-  std::vector<Interface> found;
-  for (const int family : {AF_INET, AF_INET6})
-    for (const auto* i = first; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
-      if ((i->ifa_flags & IFF_UP) == 0U) continue;
-      std::array<char, NI_MAXHOST> text{};
-      const auto length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-      if (::getnameinfo(i->ifa_addr, static_cast<socklen_t>(length), text.data(), text.size(),
-                        nullptr, 0, NI_NUMERICHOST) != 0)
-        continue;
-      found.push_back({i->ifa_name, text.data(), (i->ifa_flags & IFF_LOOPBACK) != 0U});
-    }
-  // A link-local address is the last choice.
-  std::stable_partition(found.begin(), found.end(), [](const Interface& i) {
-    return i.address.find('%') == std::string::npos;
-  });
-  return found;
-}
-
 Interface choose_interface(const std::vector<Interface>& all, std::string_view wanted,
                            std::string_view route) {
   const auto first_of = [&](const auto& fits) -> const Interface* {
@@ -97,14 +65,27 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
                   wanted, list(all));
 }
 
-Interface interface_of(const BackendInit& init) {
-  return choose_interface(interfaces(), wanted_interface(init.args),
-                          init.store->in_process() ? "127.0.0.1" : init.store->local_address());
+Interface interface_of(const BackendInit& init, const internal::RankLocations& locations) {
+  const auto all = internal::network_interfaces();
+  const auto wanted = wanted_interface(init.args);
+  const auto& here = *locations[static_cast<std::size_t>(init.rank)];
+  auto route = init.store->in_process() ? "127.0.0.1" : here.address;
+  if (route.empty()) route = internal::address_of_default_route();
+  auto chosen = choose_interface(all, wanted, route);
+  if (!wanted.empty() || !chosen.loopback) return chosen;
+  // The store is on this host. A rank of another host has published the address from which it
+  // reaches this host.
+  const auto beyond = std::ranges::find_if(locations, [&](const auto& there) {
+    return !there->shares_loopback(here) && !there->address.empty();
+  });
+  if (beyond == locations.end()) return chosen;
+  return choose_interface(all, "", internal::address_towards((*beyond)->address));
 }
 
 std::string describe_interface() {
   try {
-    const auto chosen = choose_interface(interfaces(), wanted_interface(""), "");
+    const auto chosen = choose_interface(internal::network_interfaces(), wanted_interface(""),
+                                         internal::address_of_default_route());
     return fmt::format("interface {} ({}), or the one that reaches the store\n", chosen.name,
                        chosen.address);
   } catch (const Error& error) {

@@ -8,19 +8,12 @@
 
 #include "backend/group_names.hpp"
 #include "backend/rank_location.hpp"
+#include "store/network_interface.hpp"
 #include "values/bytes.hpp"
 
 namespace tutti::backend::mesh {
 
-/// An address of a network interface of this rank.
-struct Interface {
-  std::string name;     ///< "eth0"
-  std::string address;  ///< Numeric: "10.0.0.7", "fe80::1".
-  bool loopback = false;
-};
-
-/// The addresses of this machine's interfaces that are up, IPv4 first.
-std::vector<Interface> interfaces();
+using Interface = internal::NetworkInterface;
 
 /// Chooses an interface. `wanted` has the syntax of NCCL_SOCKET_IFNAME: "eth" (a prefix of the
 /// name), "=eth0" (the exact name), "^lo" (excludes a prefix); commas separate several. An empty
@@ -31,8 +24,9 @@ Interface choose_interface(const std::vector<Interface>& all, std::string_view w
                            std::string_view route);
 
 /// The interface over which peers reach this rank: that of BackendInit::args, of TUTTI_IFNAME, or
-/// the one that reaches the store.
-Interface interface_of(const BackendInit& init);
+/// the one that reaches the store. If the store is on this host and a rank is not, the one that
+/// reaches the first rank of another host; if the store has no network, that of the default route.
+Interface interface_of(const BackendInit& init, const internal::RankLocations& locations);
 /// The line of `tutti info`.
 std::string describe_interface();
 

@@ -18,7 +18,9 @@
 #include <fmt/format.h>
 
 #include "mesh/secret.hpp"
+#include "store/log_limit.hpp"
 #include "values/fail.hpp"
+#include "values/port_range.hpp"
 
 namespace tutti::backend::tcp {
 namespace {
@@ -114,15 +116,18 @@ struct Pending {
 class Connector {
  public:
   Connector(internal::Rendezvous& rendezvous, const Listener& listener, int rank,
-            const std::vector<PeerAddress>& peers, const crypto::Digest& secret, bool encrypts)
+            const std::vector<PeerAddress>& peers, const crypto::Digest& secret, bool encrypts,
+            const Logger& logger)
       : rendezvous_(rendezvous),
         listener_(listener),
         rank_(rank),
         peers_(peers),
         secret_(secret),
         encrypts_(encrypts),
+        logger_(logger),
         channels_(peers.size()),
-        reasons_(peers.size()) {
+        reasons_(peers.size()),
+        reached_(peers.size()) {
     for (std::size_t r = 0; r < peers.size(); ++r)
       if (static_cast<int>(r) != rank) {
         channels_[r].resize(static_cast<std::size_t>(peers[r].connections));
@@ -138,6 +143,8 @@ class Connector {
     while (missing_ > 0) {
       rendezvous_.check();
       if (rendezvous_.limit().expired()) throw late();
+      if (const auto time = warnings_.due(Clock::now()))
+        logger_(LogLevel::warning, fmt::format("after {} s: {}", time->count(), late().message()));
       turn();
     }
     return std::exchange(channels_, {});
@@ -249,6 +256,7 @@ class Connector {
         return false;
       }
       s.connecting = s.waits_to_send = false;
+      reached_[static_cast<std::size_t>(s.hello.to)] = true;
       return send(s, &s.hello, sizeof s.hello);
     }
     if (s.channel.is_encrypted()) return shake_hands(s);
@@ -343,6 +351,8 @@ class Connector {
   Error late() const {
     std::string text;
     int first = -1;
+    bool reached = true;
+    const auto& own = peers_[static_cast<std::size_t>(rank_)];
     for (std::size_t r = 0; r < channels_.size(); ++r) {
       if (std::ranges::all_of(channels_[r], [](const auto& channel) { return bool(channel); }))
         continue;
@@ -350,9 +360,16 @@ class Connector {
       if (first < 0) first = rendezvous_.names()(peer);
       text += fmt::format("{}rank {}", text.empty() ? "" : ", ", rendezvous_.names()(peer));
       if (peer < rank_)
-        text += fmt::format(" at {} port {}{}{}", peers_[r].address, peers_[r].port,
-                            reasons_[r].empty() ? "" : ": ", reasons_[r]);
+        text += fmt::format(" at {} port {}: {}", peers_[r].address, peers_[r].port,
+                            reasons_[r].empty() ? "no answer" : reasons_[r]);
+      else
+        text += fmt::format(", which connects to {} port {}", own.address, own.port);
+      reached = reached && reached_[r];
     }
+    if (!reached)
+      text +=
+          "; let TCP connections to these ports pass between the hosts (firewall), or set "
+          "TUTTI_PORTS to a range that is open, or name another interface by TUTTI_IFNAME";
     return {Errc::timeout,
             fmt::format("group '{}': rank {} has no connection to {}", rendezvous_.names().group(),
                         rendezvous_.names()(rank_), text),
@@ -371,8 +388,11 @@ class Connector {
   const std::vector<PeerAddress>& peers_;
   const crypto::Digest& secret_;
   bool encrypts_;
+  const Logger& logger_;
+  internal::WaitWarnings warnings_;
   std::vector<std::vector<Channel>> channels_;
   std::vector<std::string> reasons_;  // By rank: why the last attempt failed.
+  std::vector<bool> reached_;         // By rank: this rank has had a connection to its port.
   std::size_t missing_ = 0;
   PendingList pending_;
   std::vector<Again> again_;
@@ -381,11 +401,19 @@ class Connector {
 }  // namespace
 
 Listener::Listener(const std::string& address) {
-  const Address at(address, 0);
-  socket_ = make_socket(at.family());
-  if (!socket_) no_socket();
-  if (::bind(socket_.get(), at.get(), at.length()) != 0 || ::listen(socket_.get(), 4096) != 0)
-    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(errno));
+  const int error = internal::listen_at_any_port("tcp", [&](int port) {
+    const Address at(address, port);
+    socket_ = make_socket(at.family());
+    if (!socket_) no_socket();
+    // The connections of other groups have this port too.
+    const int yes = port == 0 ? 0 : 1;
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const bool listens =
+        ::bind(socket_.get(), at.get(), at.length()) == 0 && ::listen(socket_.get(), 4096) == 0;
+    return listens ? 0 : errno;
+  });
+  if (error != 0)
+    internal::failf(Errc::backend, "tcp: cannot listen at {}: {}", address, std::strerror(error));
 }
 
 int Listener::port() const {
@@ -399,8 +427,9 @@ int Listener::port() const {
 std::vector<std::vector<Channel>> connect_all(internal::Rendezvous& rendezvous,
                                               const Listener& listener, int rank,
                                               const std::vector<PeerAddress>& peers,
-                                              const crypto::Digest& secret, bool encrypts) {
-  return Connector(rendezvous, listener, rank, peers, secret, encrypts).run();
+                                              const crypto::Digest& secret, bool encrypts,
+                                              const Logger& logger) {
+  return Connector(rendezvous, listener, rank, peers, secret, encrypts, logger).run();
 }
 
 }  // namespace tutti::backend::tcp

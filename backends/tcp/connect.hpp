@@ -12,7 +12,7 @@
 
 namespace tutti::backend::tcp {
 
-/// A TCP socket that listens at one address of this machine, at a free port.
+/// A TCP socket that listens at one address of this machine, at a free port (of TUTTI_PORTS).
 class Listener {
  public:
   /// @param address  numeric. @throws Error backend, resource_exhausted.
@@ -37,13 +37,14 @@ struct PeerAddress {
 /// not are closed after 2 s, or when too many of them wait; their bytes are compared, never parsed.
 /// Without OpenSSL the secret takes the place of the HMAC, which keeps out only who cannot read the
 /// traffic. `encrypts`: then the connection goes on under TLS, with a key of its own from `secret`.
+/// `logger` gets a warning after 10 s, and then each minute.
 /// @param peers  by rank. @return by rank: the connections.
 /// @throws Error timeout, whose text names the ranks that are not connected; resource_exhausted;
 /// the error of a rank that has given up.
 std::vector<std::vector<Channel>> connect_all(internal::Rendezvous& rendezvous,
                                               const Listener& listener, int rank,
                                               const std::vector<PeerAddress>& peers,
-                                              const internal::crypto::Digest& secret,
-                                              bool encrypts);
+                                              const internal::crypto::Digest& secret, bool encrypts,
+                                              const Logger& logger = default_logger());
 
 }  // namespace tutti::backend::tcp

@@ -45,7 +45,7 @@ struct PeerInfo {
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  write(out, info.interface);
+  mesh::write(out, info.interface);
   out.i32(info.port).i32(info.connections).u8(info.encrypts ? 1 : 0).u64(info.check);
   return out.take();
 }
@@ -86,7 +86,7 @@ StoreIdentity identity_of(const Store& store, bool encrypts) {
 mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(int peer)> ended) {
   internal::Rendezvous rendezvous(init);
   const auto locations = internal::locations_of(init, rendezvous);
-  const auto interface = mesh::interface_of(init);
+  const auto interface = mesh::interface_of(init, locations);
   const Listener listener(interface.address);
   const bool encrypts = internal::environment_switch("TUTTI_TLS", false);
   auto secret = mesh::secret_of(rendezvous, "tcp", identity_of(*init.store, encrypts));
@@ -133,7 +133,8 @@ mesh::Connected<Links> rendezvous(const BackendInit& init, std::function<void(in
     if (there.serves_store) made.server = static_cast<int>(r);
   }
   mesh::check_reachable(rendezvous.names(), locations, interfaces);
-  auto channels = connect_all(rendezvous, listener, init.rank, addresses, secret, encrypts);
+  auto channels =
+      connect_all(rendezvous, listener, init.rank, addresses, secret, encrypts, init.logger);
   internal::crypto::erase(secret);
   for (std::size_t r = 0; r < channels.size(); ++r)
     for (const auto& channel : channels[r]) {

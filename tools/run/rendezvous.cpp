@@ -19,6 +19,7 @@
 
 #include <tutti/error.hpp>
 #include <tutti/init.hpp>
+#include <tutti/log.hpp>
 
 #include "common/duration.hpp"
 #include "common/exit_code.hpp"
@@ -33,6 +34,9 @@ using namespace std::chrono_literals;
 /// The interval at which a launcher checks whether its node has a report.
 constexpr auto slice = 100ms;
 constexpr auto connect_slice = 500ms;
+/// The time until a node that does not reach node 0 says why, and until it says so again.
+constexpr auto first_warning = 10s;
+constexpr auto next_warning = 1min;
 constexpr auto heartbeat = 1s;
 /// A node without a sign of life for this time is lost.
 constexpr auto lost_after = 15s;
@@ -77,8 +81,10 @@ std::string job() {
   return variable("TUTTI_JOB");
 }
 
-/// A port that is currently free, on any address of this host.
+/// A port that is currently free, on any address of this host; one of TUTTI_PORTS if it is set.
 int free_port() {
+  // A server reads TUTTI_PORTS, but its thread takes a millisecond.
+  if (!variable("TUTTI_PORTS").empty()) return StoreServer(StoreServerOptions{.host = "*"}).port();
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -147,12 +153,12 @@ Rendezvous::Rendezvous(const LaunchOptions& options)
   try {
     server_ = std::make_unique<StoreServer>(StoreServerOptions{
         .host = host_, .token = token_.token(), .job = job(), .size = options_.ranks});
+    address_ = fmt::format("tcp://{}:{}", host_, server_->port());
+    publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
   } catch (const Error& error) {
     throw Failure(Exit::unavailable,
                   fmt::format("cannot host the store of the ranks: {}", error.what()));
   }
-  address_ = fmt::format("tcp://{}:{}", host_, server_->port());
-  publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
 }
 
 void Rendezvous::clear_changed() const {
@@ -208,6 +214,7 @@ std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
                          .open_store = variable("TUTTI_STORE_OPEN") == "1",
                          .of_ranks = false};
   if (options_.node == 0) return open_cluster_store(info, lost_after);
+  Deadline warn = first_warning;
   while (!stop.stop_requested()) {
     try {
       (void)open_cluster_store(info, connect_slice);
@@ -215,7 +222,16 @@ std::shared_ptr<Store> Rendezvous::open(const std::stop_token& stop) {
       return open_cluster_store(info, lost_after);
     } catch (const Error& error) {
       // Node 0 may not have started yet. Retrying does not help against other errors.
-      if (error.code() != Errc::timeout || join_deadline_.expired()) throw;
+      if (error.code() != Errc::timeout) throw;
+      const auto text = fmt::format("node {} has not reached node 0", options_.node);
+      if (join_deadline_.expired())
+        throw Failure(Exit::unavailable,
+                      fmt::format("{} within {}: {}", text, format_duration(options_.join_timeout),
+                                  error.message()));
+      if (!warn.expired()) continue;
+      warn = next_warning;
+      default_logger()(LogLevel::warning,
+                       fmt::format("{}, and tries again: {}", text, error.message()));
     }
   }
   return nullptr;

@@ -39,8 +39,8 @@ class Store {
                             std::span<const std::byte> desired) = 0;
   /// Removes a key. True if it existed.
   virtual bool erase(std::string_view key) = 0;
-  /// This machine's address on the interface that reaches the store: numeric, without a port. Empty
-  /// without a network.
+  /// This machine's address on the interface that reaches the store: numeric, without a port; of
+  /// loopback if the store is on this machine. Empty without a network.
   virtual std::string local_address() const { return {}; }
   /// True if all users of this store are threads of this process.
   virtual bool in_process() const { return false; }

@@ -17,7 +17,7 @@ struct StoreServerOptions {
   /// or "*" for every interface, is listened on even without a token: then any program that reaches
   /// it can read and write the table.
   std::string host{};
-  int port = 0;  ///< 0: any free port; see port().
+  int port = 0;  ///< 0: any free port, of TUTTI_PORTS if it is set; see port().
   /// With a token the server admits only clients that prove it, and these of the following:
   StoreToken token{};
   std::string job{};

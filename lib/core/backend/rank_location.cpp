@@ -34,7 +34,7 @@ Bytes encode(const RankLocation& location) {
   Writer out;
   const auto& host = location.identity;
   out.text(host.boot).text(host.network).text(host.processes).text(host.users).text(host.user);
-  out.text(location.host).i32(location.process);
+  out.text(location.host).text(location.address).i32(location.process);
   write(out, location.cores);
   out.u8(location.serves_store ? 1 : 0).text(location.facts);
   return out.take();
@@ -47,8 +47,8 @@ RankLocation decode(const Bytes& bytes, int rank) {
   Reader in(bytes, Errc::backend, what);
   RankLocation location;
   auto& host = location.identity;
-  for (auto* const text :
-       {&host.boot, &host.network, &host.processes, &host.users, &host.user, &location.host})
+  for (auto* const text : {&host.boot, &host.network, &host.processes, &host.users, &host.user,
+                           &location.host, &location.address})
     *text = in.text();
   location.process = in.i32();
   location.cores = read_cores(in);
@@ -63,6 +63,7 @@ RankLocation decode(const Bytes& bytes, int rank) {
 RankLocation own_location(const Store& store, int rank) {
   return {.identity = host_identity(),
           .host = host_of(rank),
+          .address = store.local_address(),
           .process = ::getpid(),
           .cores = usable_cores(),
           .serves_store = is_served_here(store)};

@@ -19,6 +19,7 @@ class Rendezvous;
 struct RankLocation {
   HostIdentity identity;      ///< Of its host.
   std::string host;           ///< host_of().
+  std::string address{};      ///< Store::local_address().
   std::int32_t process = 0;   ///< Its number, in the namespace of its host.
   Cores cores{};              ///< That its process may use.
   bool serves_store = false;  ///< Its process serves the group's store.

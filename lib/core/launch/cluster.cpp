@@ -21,6 +21,7 @@
 #include "values/environment_switch.hpp"
 #include "values/fail.hpp"
 #include "values/hash.hpp"
+#include "values/port_range.hpp"
 
 namespace [[gnu::visibility("default")]] tutti {
 
@@ -31,8 +32,7 @@ namespace {
 /// Used if MASTER_PORT is not set: the default port of torch's launchers.
 constexpr int default_master_port = 29500;
 /// Ports of stores whose launcher gives none, below the kernel's range of ephemeral ports.
-constexpr int first_job_port = 20000;
-constexpr int job_ports = 10000;
+constexpr internal::PortRange job_ports{20000, 29999};
 
 std::string_view read_text(const char* name) {
   const char* text = name == nullptr ? nullptr : std::getenv(name);
@@ -216,11 +216,12 @@ int store_port(int base) {
   return port;
 }
 
-/// The port of the store of a job whose launcher gives none.
+/// The port of the store of a job whose launcher gives none, of TUTTI_PORTS or job_ports.
 int job_port(std::string_view job) {
   internal::Hash hash;
   hash.add(job);
-  return first_job_port + static_cast<int>(hash.value() % job_ports);
+  const auto ports = internal::port_range().value_or(job_ports);
+  return ports.first + static_cast<int>(hash.value() % static_cast<unsigned>(ports.size()));
 }
 
 /// Identifies the job of a launcher that gives no address, if all ranks are on this host; else

@@ -17,6 +17,7 @@
 #include "launch/hosted_store.hpp"
 #include "launch/published_store.hpp"
 #include "store/is_listening.hpp"
+#include "store/network_interface.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal {
@@ -82,19 +83,12 @@ TcpAddress parse_tcp(std::string_view address) {
   return parsed;
 }
 
-bool is_loopback(const std::string& host) {
-  in6_addr v6{};
-  if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
-  in_addr v4{};
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  return host == "localhost";
-}
-
 /// The address of a store that rank 0 hosts. Without a token it is on loopback, unless the ranks
 /// ask for another one. Every rank decides by values that are the same on all.
 std::string hosted_address(const ClusterInfo& info) {
   const auto wanted = parse_tcp(info.store);
-  if (!wanted.valid() || !info.token_file.empty() || info.open_store || is_loopback(wanted.host))
+  if (!wanted.valid() || !info.token_file.empty() || info.open_store ||
+      wanted.host == "localhost" || internal::is_loopback(wanted.host))
     return info.store;
   if (info.local_size == info.size) return fmt::format("{}127.0.0.1:{}", tcp, wanted.port);
   const auto text = fmt::format(

@@ -1,14 +1,6 @@
 #include "launch/published_store.hpp"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <exception>
 #include <mutex>
@@ -20,12 +12,15 @@
 
 #include <fmt/format.h>
 
+#include <tutti/log.hpp>
 #include <tutti/store/token.hpp>
 
 #include "launch/cluster.hpp"
 #include "launch/hosted_store.hpp"
 #include "launch/pmi.hpp"
 #include "launch/pmix.hpp"
+#include "store/log_limit.hpp"
+#include "store/network_interface.hpp"
 #include "values/fail.hpp"
 
 namespace tutti::internal {
@@ -44,24 +39,6 @@ struct PublishedStore {
   std::vector<std::string> addresses{};
 };
 
-/// The address that this host uses towards addresses it has no other route to; empty without such a
-/// route. No packet is sent.
-std::string default_route_address() {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(9);
-  ::inet_pton(AF_INET, "192.0.2.1", &address.sin_addr);  // Of no host: TEST-NET-1.
-  const int probe = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  std::array<char, INET_ADDRSTRLEN> text{};
-  const bool found = ::connect(probe, generic, size) == 0 &&
-                     ::getsockname(probe, generic, &size) == 0 &&
-                     ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size()) != nullptr;
-  if (probe >= 0) ::close(probe);
-  return found ? text.data() : std::string();
-}
-
 /// The addresses of this host that other hosts may reach, the likeliest first; loopback alone if
 /// there is no other.
 std::vector<std::string> addresses_for_others() {
@@ -69,23 +46,9 @@ std::vector<std::string> addresses_for_others() {
   const auto add = [&found](std::string address) {
     if (std::ranges::find(found, address) == found.end()) found.push_back(std::move(address));
   };
-  if (auto address = default_route_address(); !address.empty()) add(std::move(address));
-  ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) == 0) {
-    const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, ::freeifaddrs);
-    for (const int family : {AF_INET, AF_INET6})
-      for (const auto* i = first; i != nullptr; i = i->ifa_next) {
-        if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
-        if ((i->ifa_flags & IFF_UP) == 0U || (i->ifa_flags & IFF_LOOPBACK) != 0U) continue;
-        std::array<char, INET6_ADDRSTRLEN> text{};
-        const auto* v4 = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
-        const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr);
-        if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
-        const void* number = family == AF_INET ? static_cast<const void*>(&v4->sin_addr)
-                                               : static_cast<const void*>(&v6->sin6_addr);
-        if (::inet_ntop(family, number, text.data(), text.size()) != nullptr) add(text.data());
-      }
-  }
+  if (auto address = address_of_default_route(); !address.empty()) add(std::move(address));
+  for (auto& i : network_interfaces())
+    if (!i.loopback && i.address.find('%') == std::string::npos) add(std::move(i.address));
   if (found.empty()) found.emplace_back("127.0.0.1");
   return found;
 }
@@ -128,6 +91,7 @@ PublishedStore from_text(std::string_view text) {
 std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreIdentity& identity,
                                       std::chrono::nanoseconds timeout, const Deadline& deadline) {
   std::string failures;
+  WaitWarnings warnings;
   auto last = Errc::timeout;
   bool may_answer_later = true;
   do {
@@ -146,6 +110,11 @@ std::shared_ptr<Store> connect_to_any(const PublishedStore& place, const StoreId
         failures += fmt::format("; {}: {}", address, error.message());
       }
     }
+    if (const auto time = warnings.due(Deadline::Clock::now()); time && may_answer_later)
+      default_logger()(LogLevel::warning,
+                       fmt::format("rank {} has not reached the store of rank 0, port {}, after {} "
+                                   "s, and tries again{}",
+                                   identity.rank, place.port, time->count(), failures));
   } while (may_answer_later && !deadline.expired());
   failf(may_answer_later ? Errc::timeout : last,
         "rank {} of {} cannot reach the store of rank 0, port {}{}; let TCP connections to rank "

@@ -34,4 +34,25 @@ class LogLimit {
   std::optional<Clock::time_point> last_{};
 };
 
+/// The moments at which a rank that waits for a connection says why: 10 s after it began, and then
+/// each minute. A value type.
+class WaitWarnings {
+ public:
+  using Clock = Deadline::Clock;
+  explicit WaitWarnings(Clock::time_point begun = Clock::now(),
+                        std::chrono::nanoseconds first = std::chrono::seconds(10))
+      : begun_(begun), next_(begun + first) {}
+
+  /// Returns the time since the begin if a warning is due, otherwise nothing.
+  std::optional<std::chrono::seconds> due(Clock::time_point now) {
+    if (now < next_) return std::nullopt;
+    next_ = now + LogLimit::interval;
+    return std::chrono::round<std::chrono::seconds>(now - begun_);
+  }
+
+ private:
+  Clock::time_point begun_;
+  Clock::time_point next_;
+};
+
 }  // namespace tutti::internal

@@ -20,11 +20,13 @@
 #include <asio/write.hpp>
 
 #include <tutti/deadline.hpp>
+#include <tutti/log.hpp>
 
 #include "store/handshake.hpp"
 #include "store/is_listening.hpp"
 #include "store/protocol.hpp"
 #include "values/fail.hpp"
+#include "values/port_range.hpp"
 
 namespace tutti::internal {
 namespace {
@@ -227,10 +229,25 @@ class Attempt {
   tcp::socket socket_;
 };
 
+/// The reason why an attempt at `address` failed, with the address if `host` is a name.
+std::string at_address(const std::string& host, const asio::ip::address& address,
+                       const std::string& why) {
+  const auto number = address.to_string();
+  auto text = number == host ? why : fmt::format("{}: {}", number, why);
+  if (address.is_loopback()) text += fmt::format("; {} is loopback: this host", number);
+  if (address.is_loopback() && number != host && host != "localhost")
+    text += fmt::format(
+        ", not another one; if the store is on another host, set that host's address instead of "
+        "the name, or correct '{}' in /etc/hosts",
+        host);
+  return text;
+}
+
 }  // namespace
 
 tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
-                             std::chrono::nanoseconds timeout, const StoreIdentity& identity) {
+                             std::chrono::nanoseconds timeout, const StoreIdentity& identity,
+                             WaitWarnings warnings) {
   const auto name = endpoint_text(host, port);
   const auto deadline = Deadline::after(timeout);
   Backoff backoff;
@@ -240,16 +257,25 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
     std::error_code unknown;
     const auto addresses = tcp::resolver(io).resolve(host, std::to_string(port),
                                                      tcp::resolver::numeric_service, unknown);
-    if (unknown) problem = {.text = unknown.message()};
+    if (unknown)
+      problem = {.text =
+                     fmt::format("the name '{}' does not resolve: {}", host, unknown.message())};
     for (const auto& address : addresses) {
       const auto until = std::min(deadline.time(), Clock::now() + attempt_limit);
       try {
         return Attempt(io, name, identity, until).connect(address.endpoint());
       } catch (const Problem& why) {
         // An attempt that reached the time limit says less than the one before.
-        if (why.in_time || problem.text.empty()) problem = why;
+        if (!why.in_time && !problem.text.empty()) continue;
+        problem = why;
+        problem.text = at_address(host, address.endpoint().address(), why.text);
       }
     }
+    if (const auto time = warnings.due(Clock::now()))
+      default_logger()(
+          LogLevel::warning,
+          fmt::format("store {}: not reached after {} s ({} attempts), and tried again: {}", name,
+                      time->count(), attempts, problem.text));
     full_until = !problem.full ? Deadline() : full_until.is_set() ? full_until : full_limit;
     std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining()));
     if (!deadline.expired() && !full_until.expired()) continue;
@@ -274,19 +300,27 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
           port);
   std::error_code error;
   const bool loopback = host.empty() && only_loopback;
-  if (loopback) {
-    listen_on_loopback(port, error);
-  } else if (host.empty() || host == "*") {
-    listen_at({tcp::v6(), 0}, true, error);
-    if (error && error.value() != EADDRINUSE)  // A machine without IPv6.
-      listen_at({tcp::v4(), 0}, false, error);
-  } else {
+  const bool everywhere = host == "*" || (host.empty() && !loopback);
+  tcp::resolver::results_type addresses;
+  if (!loopback && !everywhere) {
     using Resolver = tcp::resolver;
-    const auto addresses = Resolver(io).resolve(
-        host, std::to_string(port), Resolver::passive | Resolver::numeric_service, error);
+    addresses = Resolver(io).resolve(host, std::to_string(port),
+                                     Resolver::passive | Resolver::numeric_service, error);
     if (error) failf(Errc::invalid_argument, "store server: host '{}': {}", host, error.message());
-    for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
   }
+  const auto listen = [&](int at) {
+    port_ = at;
+    if (loopback) listen_on_loopback(at, error);
+    if (everywhere) listen_at({tcp::v6(), 0}, true, error);
+    if (everywhere && error && error.value() != EADDRINUSE)  // A machine without IPv6.
+      listen_at({tcp::v4(), 0}, false, error);
+    for (const auto& address : addresses) listen_at(address.endpoint(), false, error);
+    return listeners_.empty() ? error.value() : 0;
+  };
+  if (port == 0)
+    (void)listen_at_any_port("store server", listen);
+  else
+    (void)listen(port);
   name_ = endpoint_text(loopback ? "localhost" : host.empty() ? "*" : host, port_);
   if (!listeners_.empty()) error = open(spare_, tcp::v4());
   if (!error) return;

@@ -12,6 +12,8 @@
 
 #include <tutti/store/token.hpp>
 
+#include "store/log_limit.hpp"
+
 // The connections of a TCP store, at both ends. Only three sources include this header, because
 // Asio takes long to compile.
 
@@ -35,13 +37,14 @@ void shut_down(asio::ip::tcp::socket& socket) noexcept;
 std::string endpoint_text(const std::string& host, int port);
 
 /// Connects to the store server at host:port and exchanges handshakes. Retries with growing pauses
-/// until the timeout. Runs `io`, which must have no other work. @throws Error timeout without an
-/// answer, resource_exhausted when the server is full or this process has no descriptor left,
-/// invalid_argument when another program answers or one side has no token, mismatch for another
-/// token or identity, unsupported for another version.
+/// until the timeout, and says why by `warnings`. Runs `io`, which must have no other work. @throws
+/// Error timeout without an answer, resource_exhausted when the server is full or this process has
+/// no descriptor left, invalid_argument when another program answers or one side has no token,
+/// mismatch for another token or identity, unsupported for another version.
 asio::ip::tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int port,
                                        std::chrono::nanoseconds timeout,
-                                       const StoreIdentity& identity);
+                                       const StoreIdentity& identity,
+                                       WaitWarnings warnings = WaitWarnings());
 
 /// Accepts the clients of a store server. When the process has no descriptor left, a client gets an
 /// error through a reserved descriptor, or waits 100 ms. Without this the listening socket would

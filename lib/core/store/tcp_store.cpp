@@ -206,8 +206,14 @@ void Connection::end(Errc code, const std::string& why) {
 
 std::string Connection::local_address() const {
   std::error_code error;
-  const auto address = wire_->socket.local_endpoint(error).address();
-  return error ? std::string() : internal::plain(address).to_string();
+  const auto own = internal::plain(wire_->socket.local_endpoint(error).address());
+  if (error) return {};
+  const auto servers = internal::plain(wire_->socket.remote_endpoint(error).address());
+  // The loopback interface carries what a host sends to itself, whatever the address. Of a
+  // link-local one the interface is known.
+  const bool link_local = own.is_v6() && own.to_v6().is_link_local();
+  if (own == servers && !own.is_loopback() && !link_local) return own.is_v6() ? "::1" : "127.0.0.1";
+  return own.to_string();
 }
 
 class TcpStore final : public Store, public internal::ServedStore {

@@ -13,16 +13,19 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <tutti/store/store.hpp>
 
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "support/scoped_variables.hpp"
 
 namespace tutti::test {
 namespace {
@@ -102,6 +105,20 @@ internal::crypto::Digest secret_of(int seed) {
 }
 const std::array<internal::crypto::Digest, 2> same{secret_of(1), secret_of(1)};
 
+TEST(TcpListener, TakesAPortOfTheRangeAlsoWhileAConnectionHasIt) {
+  const int port = Listener("127.0.0.1").port();
+  const auto range = fmt::format("{}-{}", port, port);
+  const ScopedVariables set{{"TUTTI_PORTS", range.c_str()}};
+  std::optional<Listener> first("127.0.0.1");
+  const backend::mesh::Socket client(connect_to(port));
+  const backend::mesh::Socket accepted(::accept(first->descriptor(), nullptr, nullptr));
+  EXPECT_TRUE(accepted);
+  expect_error(Errc::resource_exhausted, {"tcp: ", "TUTTI_PORTS, " + range},
+               [] { const Listener second("127.0.0.1"); });
+  first.reset();
+  EXPECT_EQ(Listener("127.0.0.1").port(), port);
+}
+
 TEST(TcpConnections, ConnectEveryPair) {
   for (const int connections : {1, 4})
     for (const bool encrypts : {false, true})
@@ -167,13 +184,14 @@ TEST(TcpConnections, NameTheRankThatDoesNotCome) {
   }
   internal::Rendezvous rendezvous(init_of(store, 1, 3, 300ms));
   const auto secret = secret_of(1);
-  expect_error(
-      Errc::timeout,
-      {"rank 1 has no connection to rank 0 at 127.0.0.1 port ", "Connection refused", ", rank 2"},
-      [&] {
-        (void)connect_all(rendezvous, listener, 1,
-                          {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret, false);
-      });
+  expect_error(Errc::timeout,
+               {"rank 1 has no connection to rank 0 at 127.0.0.1 port ", "Connection refused",
+                ", rank 2", "firewall", "TUTTI_PORTS"},
+               [&] {
+                 (void)connect_all(rendezvous, listener, 1,
+                                   {{"127.0.0.1", closed, 1}, {}, {"127.0.0.1", 1, 1}}, secret,
+                                   false);
+               });
 }
 
 }  // namespace

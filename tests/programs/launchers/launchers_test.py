@@ -14,6 +14,8 @@ import tempfile
 import threading
 import unittest
 
+from hosts import ADDRESSES, Hosts, ip
+
 TUTTI = PROGRAM = SURVIVING = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMPI_|PMIX?_|MPI_|"
                                 r"PALS_|SLURM_)")
@@ -79,6 +81,16 @@ class Launchers(unittest.TestCase):
         self.assertEqual(status, 0, errors)
         self.assertEqual(sorted(output.splitlines()), [f"[{rank + 1}] rank {rank} of 3: ok" for rank in range(3)])
         self.assertRegex(errors, r"^rank 0 \(pid \d+\) was ended by signal 9 \(Killed\); the other ranks go on\n$")
+
+    def test_tutti_run_takes_the_ports_of_a_range(self):
+        first = free_port(at_once=20)
+        ports = f"{first}-{first + 19}"
+        script = 'echo "${TUTTI_STORE##*:} $MASTER_PORT"'
+        _, output, _ = finish(start([TUTTI, "run", "-n", "1", "sh", "-c", script], TUTTI_PORTS=ports))
+        taken = set(map(int, output.split()[1:]))
+        self.assertEqual(len(taken & set(range(first, first + 20))), 2, output)
+        _, _, errors = finish(start([TUTTI, "run", "-n", "2", PROGRAM], TUTTI_PORTS=ports))
+        self.assertRegex(errors, f"backend 'gloo' cannot be used: TUTTI_PORTS is {ports}, .*; choose tcp")
 
     def test_tutti_run_keeps_its_token_from_others(self):
         script = ('tr "\\0" "\\n" < /proc/$PPID/cmdline; tr "\\0" "\\n" < /proc/$$/environ; echo "token: $(cat $TUTTI_TOKEN_FILE)";'
@@ -240,30 +252,11 @@ class Launchers(unittest.TestCase):
             other.shutdown(socket.SHUT_RDWR)
 
 
-def two_namespaces(test):
-    """The names of two network namespaces with the addresses 10.213.78.1 and 10.213.78.2."""
-    names = [f"tutti{os.getpid()}{end}" for end in "ab"]
-    if not shutil.which("ip"):
-        test.skipTest("ip is not installed")
-    commands = [["netns", "add", name] for name in names]
-    commands.append(["link", "add", "wire0", "netns", names[0], "type", "veth", "peer", "name", "wire0", "netns", names[1]])
-    for number, name in enumerate(names):
-        test.addCleanup(subprocess.run, ["ip", "netns", "delete", name], capture_output=True)
-        commands += [["-n", name, "address", "add", f"10.213.78.{number + 1}/24", "dev", "wire0"],
-                     ["-n", name, "link", "set", "wire0", "up"], ["-n", name, "link", "set", "lo", "up"]]
-    for command in commands:
-        done = subprocess.run(["ip", *command], capture_output=True, text=True)
-        if done.returncode:
-            test.skipTest(f"no network namespaces here: ip {' '.join(command)}: {done.stderr.strip()}")
-    return names
-
-
-class Namespaces(unittest.TestCase):
-    """Two hosts: network namespaces connected by a virtual cable."""
+class OnHosts(unittest.TestCase):
     assert_all_well = Launchers.assert_all_well
 
-    def setUp(self):
-        self.names = two_namespaces(self)
+    def make_hosts(self, *arguments):
+        self.hosts = Hosts(self, *arguments)
         token = tempfile.NamedTemporaryFile("w")   # Mode 0600. On two hosts, a file each.
         self.addCleanup(token.close)
         token.write(secrets.token_hex(32))
@@ -271,7 +264,12 @@ class Namespaces(unittest.TestCase):
         self.token = {"TUTTI_TOKEN_FILE": token.name}
 
     def on(self, node, *command, **variables):
-        return start(["ip", "netns", "exec", self.names[node], *command], **variables)
+        return start(self.hosts.command(node, *command), **variables)
+
+
+class Namespaces(OnHosts):
+    def setUp(self):
+        self.make_hosts()
 
     def run_on(self, node, ranks, *command):
         return self.run_without_token_on(node, ranks, *command, **self.token)
@@ -315,6 +313,70 @@ class Namespaces(unittest.TestCase):
         ranks = [self.on(rank, PROGRAM, SLURM_PROCID=str(rank), SLURM_LOCALID="0", SLURM_NODEID=str(rank), **slurm,
                          **self.token) for rank in (0, 1)]
         self.assert_all_well(2, [finish(rank) for rank in ranks])
+
+
+class NamedHosts(OnHosts):
+    """Nothing but the address of the store is set. Ranks 0 and 1 are on host 0, and rank 2 is on host 1."""
+
+    def make_named_hosts(self, names=("127.0.1.1 h0\n{1} h1\n", "127.0.1.1 h1\n{0} h0\n"), addresses=ADDRESSES):
+        """By default each host's own name is 127.0.1.1, as in Debian's /etc/hosts."""
+        self.make_hosts(addresses, [text.format(*addresses) for text in names])
+
+    def ends(self, *command, **variables):
+        ranks = [self.on(rank // 2, *command, TUTTI_RANK=str(rank), TUTTI_SIZE="3", **self.token, **variables)
+                 for rank in range(3)]
+        return [finish(rank) for rank in ranks]
+
+    def test_a_hosts_own_name_is_of_loopback(self):
+        self.make_named_hosts()
+        for backend in ("tcp", "gloo", "hier:shm+tcp"):
+            self.assert_all_well(3, self.ends(PROGRAM, backend, TUTTI_STORE="tcp://h0:29700"))
+        self.assert_all_well(3, self.ends(PROGRAM, "tcp", MASTER_ADDR="h0", MASTER_PORT="29500"))
+        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "h[0-1]", **self.token}
+        ranks = [self.on(rank, PROGRAM, "tcp", SLURM_PROCID=str(rank), **slurm) for rank in (0, 1)]
+        self.assert_all_well(2, [finish(rank) for rank in ranks])
+
+    def test_a_hosts_own_name_is_of_loopback_under_tutti_run(self):
+        self.make_named_hosts()
+        launches = [self.on(node, TUTTI, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
+                            "h0:29400", PROGRAM, "tcp", **self.token) for node in (0, 1)]
+        self.assert_all_well(4, [finish(launch) for launch in launches])
+
+    def test_a_name_that_is_of_loopback_on_another_host_is_explained(self):
+        self.make_named_hosts(["127.0.1.1 h0 h1\n"] * 2)
+        why = ("store h0:29400: cannot join within .*: 127.0.1.1: Connection refused; 127.0.1.1 is loopback: this host, not "
+               "another one; .* correct 'h0' in /etc/hosts")
+        rank = self.on(1, TUTTI, "bench", "--timeout", "500ms", TUTTI_RANK="1", TUTTI_SIZE="2", TUTTI_STORE="tcp://h0:29400",
+                       **self.token)
+        node = self.on(1, TUTTI, "run", "-n", "1", "--nnodes", "2", "--node-rank", "1", "--rendezvous", "h0:29400",
+                       "--join-timeout", "500ms", PROGRAM, **self.token)
+        for process, begin in ((rank, ""), (node, "node 1 has not reached node 0 within 0.5 s: ")):
+            status, _, errors = finish(process)
+            self.assertNotEqual(status, 0)
+            self.assertRegex(errors, begin + why)
+
+    def test_ipv6_alone(self):
+        self.make_named_hosts(addresses=("fd00:77::1", "fd00:77::2"))
+        for host in ("fd00:77::1", "h0"):
+            self.assert_all_well(3, self.ends(PROGRAM, "tcp", MASTER_ADDR=host, MASTER_PORT="29500"))
+
+    def test_a_hosts_own_name_is_of_an_interface_that_others_do_not_reach(self):
+        self.make_named_hosts(["10.213.79.1 h0\n", "{0} h0\n"])
+        self.hosts.connect("aux0", ["10.213.79.1"] * 2)
+        self.assert_all_well(3, self.ends(PROGRAM, "tcp", TUTTI_STORE="tcp://h0:29700"))
+
+    def test_ports_of_a_range_pass_a_firewall(self):
+        self.make_named_hosts()
+        for name in self.hosts.names:   # What else a host sends over TCP ends at a rule for routes.
+            for number, rule in enumerate((["sport", "29800-29850"], ["dport", "29800-29850"], ["prohibit"])):
+                ip("-n", name, "rule", "add", "pref", str(100 + number), "ipproto", "tcp", *rule)
+        store = {"TUTTI_STORE": "tcp://h0:29800"}
+        ends = self.ends(TUTTI, "bench", "--backend", "tcp", "--timeout", "500ms", "-s", "8", **store)
+        self.assertRegex(ends[0][2], r"has no connection to rank \d.*; let TCP .*\(firewall\), or set TUTTI_PORTS")
+        self.assert_all_well(3, self.ends(PROGRAM, "tcp", TUTTI_PORTS="29800-29850", **store))
+        launches = [self.on(node, TUTTI, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
+                            "h0:29801", PROGRAM, "hier:shm+tcp", TUTTI_PORTS="29800-29850", **self.token) for node in (0, 1)]
+        self.assert_all_well(4, [finish(launch) for launch in launches])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from launchers_test import two_namespaces
+from hosts import Hosts
 
 TUTTI = PROGRAM = MPI_DOUBLE = PMIX_DOUBLE = ""
 LAUNCHER_VARIABLES = re.compile(r"^(TUTTI_|RANK$|WORLD_SIZE$|LOCAL_|GROUP_|MASTER_|TORCHELASTIC_|OMPI_|PMIX?_|MPI_|SLURM_)")
@@ -263,8 +263,8 @@ class Installed(unittest.TestCase):
         self.run_on(["127.0.0.1", "127.0.0.2"], 'exec sh -c "$*"', PROGRAM)
 
     def test_two_hosts_in_namespaces(self):
-        first, second = two_namespaces(self)
-        self.run_on(["10.213.78.1", "10.213.78.2"], f'exec ip netns exec {second} sh -c "$*"', PROGRAM,
+        first, second = Hosts(self).names
+        self.run_on(["10.213.77.1", "10.213.77.2"], f'exec ip netns exec {second} sh -c "$*"', PROGRAM,
                     before=["ip", "netns", "exec", first])
 
 
@@ -336,14 +336,14 @@ class OpenMpi(unittest.TestCase):
         version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout if mpirun else ""
         if not re.search(r"Open MPI\) [5-9]", version):
             self.skipTest("Open MPI 5 is not installed")
-        first, second = two_namespaces(self)
+        first, second = Hosts(self).names
         with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as script:
             script.write('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nshift\n'   # Options, and the host.
                          f'exec ip netns exec {second} sh -c "$*"\n')
         self.addCleanup(os.unlink, script.name)
         os.chmod(script.name, 0o755)
         command = ["ip", "netns", "exec", first, mpirun, "--prtemca", "plm_ssh_agent", script.name, "--prtemca", "prte_if_include",
-                   "wire0", "--host", "10.213.78.1:2,10.213.78.2:2", "-n", "4", *arguments]
+                   "wire0", "--host", "10.213.77.1:2,10.213.77.2:2", "-n", "4", *arguments]
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         return subprocess.run(command, env={**ENVIRONMENT, **root, **variables}, text=True, capture_output=True, timeout=TIMEOUT)
 

@@ -598,6 +598,12 @@ class Processes(Program):
 
 
 class Refusals(Program):
+    def test_one_rank_of_a_launcher_says_what_is_wrong_with_an_option(self):
+        for rank, lines in (("0", 1), ("1", 0)):
+            done = tutti("bench", "--warm-up", "1", TUTTI_RANK=rank, TUTTI_SIZE="2")
+            self.assertEqual(done.returncode, 64)
+            self.assertEqual(done.stderr.count("\n"), lines, done.stderr)
+
     def test_bench_says_what_is_wrong_with_an_option(self):
         two = ["bench", "-n", "2"]
         for arguments, words in (
@@ -638,6 +644,8 @@ class Refusals(Program):
                 ([*two, "--timeout", "0s"], ["--timeout"]),
                 ([*two, "--iters", "0"], ["--iters '0'"]),
                 ([*two, "--warmup", "some"], ["--warmup 'some'"]),
+                ([*two, "--warm-up", "1"], ["--warm-up; did you mean --warmup?"]),
+                ([*two, "--min-bytes", "8"], ["--min-bytes; did you mean --sizes"]),
                 ([*two, "--percentiles", "101"], ["'101'"]),
                 ([*two, "--check", "last"], ["'last'", "first"]),
                 ([*two, "--seed", "-1"], ["--seed"]),

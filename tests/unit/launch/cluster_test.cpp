@@ -221,6 +221,20 @@ TEST_F(VariablesEnvironmentTest, OnOneHostTheLaunchersProcessGivesTheStore) {
   EXPECT_EQ(environment.detect()->store, "tcp://127.0.0.1:1234");
 }
 
+TEST_F(VariablesEnvironmentTest, APortThatIsDerivedIsOneOfTheRange) {
+  const ScopedVariables ports{{"TUTTI_PORTS", "30100-30109"}};
+  const ScopedVariables slurm{{"SLURM_PROCID", "1"},
+                              {"SLURM_NTASKS", "2"},
+                              {"SLURM_JOB_ID", "1234567"},
+                              {"SLURM_STEP_ID", "2"},
+                              {"SLURM_JOB_NODELIST", "cn7"}};
+  EXPECT_TRUE(environment.detect()->store.starts_with("tcp://cn7:3010"));
+  const ScopedVariables mpi{{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  EXPECT_TRUE(environment.detect()->store.starts_with("tcp://127.0.0.1:3010"));
+}
+
 TEST_F(VariablesEnvironmentTest, ReadsThoseOfPmi) {
   const ScopedVariables set{
       {"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};

@@ -21,6 +21,7 @@
 #include "store/protocol.hpp"
 #include "support/errors.hpp"
 #include "support/ranks.hpp"
+#include "support/scoped_variables.hpp"
 #include "unit/store/tcp_peer.hpp"
 
 // The server with clients that break every rule, beside clients that must not be affected.
@@ -111,6 +112,17 @@ class DescriptorLimit {
 };
 
 // --- Addresses to listen on
+
+TEST(StoreServer, AFreePortIsOneOfTheRange) {
+  const auto port = std::to_string(free_port());
+  const ScopedVariables set{{"TUTTI_PORTS", (port + "-" + port).c_str()}};
+  for (const char* host : {"", "*", "127.0.0.1", "localhost"}) {
+    const StoreServer server({.host = host});
+    EXPECT_EQ(std::to_string(server.port()), port);
+    expect_error(Errc::resource_exhausted, {"TUTTI_PORTS, " + port},
+                 [&] { StoreServer second({.host = host}); });
+  }
+}
 
 TEST(StoreServer, ServesTheHostThatItIsTold) {
   for (const auto* host : {"127.0.0.1", "::1", "localhost"}) {

@@ -13,6 +13,7 @@
 
 #include "store/protocol.hpp"
 #include "store/served_store.hpp"
+#include "store/tcp_socket.hpp"
 #include "support/errors.hpp"
 #include "support/processes.hpp"
 #include "support/ranks.hpp"
@@ -103,8 +104,29 @@ TEST(TcpStore, AClosedPortIsATimeoutThatSaysWhere) {
 }
 
 TEST(TcpStore, AHostWithoutAnAddressIsATimeoutThatNamesIt) {
-  expect_error(Errc::timeout, {"no-such-host.invalid:29500"},
+  expect_error(Errc::timeout, {"no-such-host.invalid:29500", "does not resolve"},
                [] { (void)make_tcp_store("no-such-host.invalid", 29500, 50ms); });
+}
+
+TEST(TcpStore, AJoinThatTakesLongSaysWhyAndThenEachMinute) {
+  const Clock::time_point begun{1h};
+  internal::WaitWarnings warnings(begun);
+  EXPECT_FALSE(warnings.due(begun + 9s));
+  EXPECT_EQ(warnings.due(begun + 11s), 11s);
+  EXPECT_FALSE(warnings.due(begun + 70s));
+  EXPECT_EQ(warnings.due(begun + 71s), 71s);
+
+  asio::io_context io;
+  const int port = free_port();
+  testing::internal::CaptureStderr();
+  expect_error(Errc::timeout, {address_text(port)}, [&] {
+    (void)internal::connect_to_store(io, "127.0.0.1", port, 100ms, {},
+                                     internal::WaitWarnings(Clock::now(), 20ms));
+  });
+  const auto text = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(text.starts_with("tutti: warning: store " + address_text(port) + ": not reached"))
+      << text;
+  EXPECT_TRUE(text.ends_with(": Connection refused; 127.0.0.1 is loopback: this host\n")) << text;
 }
 
 TEST(TcpStore, TriesAgainUntilThereIsAServer) {
