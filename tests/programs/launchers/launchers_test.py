@@ -2,6 +2,7 @@
 [unittest arguments]. Launchers that are not installed or not permitted here are skipped with a
 message."""
 import os
+import pathlib
 import random
 import re
 import secrets
@@ -276,7 +277,7 @@ class Namespaces(OnHosts):
 
     def run_without_token_on(self, node, ranks, *command, **variables):
         return self.on(node, TUTTI, "run", "-n", str(ranks), "--nnodes", "2", "--node-rank", str(node),
-                       "--rendezvous", "10.213.78.1:29400", *command, **variables)
+                       "--rendezvous", "10.213.77.1:29400", *command, **variables)
 
     def test_tutti_run_on_two_nodes(self):
         self.assert_all_well(5, [finish(launch) for launch in (self.run_on(1, 3, PROGRAM), self.run_on(0, 2, PROGRAM))])
@@ -309,7 +310,7 @@ class Namespaces(OnHosts):
             self.assertIn("rank 2 on node 1 ", errors)
 
     def test_ranks_that_slurm_would_start_on_two_nodes(self):
-        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "10.213.78.1,10.213.78.2"}
+        slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "10.213.77.1,10.213.77.2"}
         ranks = [self.on(rank, PROGRAM, SLURM_PROCID=str(rank), SLURM_LOCALID="0", SLURM_NODEID=str(rank), **slurm,
                          **self.token) for rank in (0, 1)]
         self.assert_all_well(2, [finish(rank) for rank in ranks])
@@ -377,6 +378,17 @@ class NamedHosts(OnHosts):
         launches = [self.on(node, TUTTI, "run", "-n", "2", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
                             "h0:29801", PROGRAM, "hier:shm+tcp", TUTTI_PORTS="29800-29850", **self.token) for node in (0, 1)]
         self.assert_all_well(4, [finish(launch) for launch in launches])
+
+    def test_pods_of_the_manifest(self):
+        page = (pathlib.Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
+        manifest = page.split("```yaml")[1].split("```")[0]
+        variables = dict(re.findall(r'{name: (TUTTI_\w+), value: "?(.*?)"?}', manifest))
+        command = re.search(r"command: \[sh, -c, '(.*)'\]", manifest)[1].replace("/program", f"{PROGRAM} tcp")
+        self.assertEqual(variables.pop("TUTTI_TOKEN_FILE"), "/job/token")
+        self.make_named_hosts(["{0} tutti-0.tutti\n"] * 2)
+        ranks = [self.on(node, "sh", "-c", command, **{**variables, "TUTTI_SIZE": "2"}, HOSTNAME=f"tutti-{node}", **self.token)
+                 for node in (0, 1)]
+        self.assert_all_well(2, [finish(rank) for rank in ranks])
 
 
 if __name__ == "__main__":
