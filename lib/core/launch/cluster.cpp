@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include <tutti/log.hpp>
+#include <tutti/store/token.hpp>
 
 #include "launch/cluster.hpp"
 #include "launch/launcher_process.hpp"
@@ -252,7 +253,7 @@ std::string read_run(const ClusterInfo& info) {
 
 void internal::read_store(ClusterInfo& info) {
   const bool of_slurm = info.launcher == slurm.launcher;
-  info.token_file = read_text("TUTTI_TOKEN_FILE");
+  info.token_file = StoreToken::file_of_environment();
   info.open_store = environment_switch("TUTTI_STORE_OPEN", false);
   read_job(info);
   if (const auto store = read_text("TUTTI_STORE"); !store.empty()) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "values/fail.hpp"
 
@@ -53,16 +54,25 @@ HostIdentity host_identity() {
 }
 
 std::string difference(const HostIdentity& a, const HostIdentity& b) {
-  const auto differs = [](const char* what, const std::string& x, const std::string& y) {
-    return x == y ? std::string() : fmt::format("{} ({} and {})", what, x, y);
+  if (a.boot != b.boot) return fmt::format("the boot id ({} and {})", a.boot, b.boot);
+  std::vector<std::string> found;
+  const auto compare = [&](const char* what, std::string HostIdentity::*part, const char* remedy) {
+    if (a.*part != b.*part)
+      found.push_back(fmt::format("{} ({} and {}; {})", what, a.*part, b.*part, remedy));
   };
-  for (const auto& text :
-       {differs("the boot id", a.boot, b.boot),
-        differs("the network namespace", a.network, b.network),
-        differs("the process namespace", a.processes, b.processes),
-        differs("the user namespace", a.users, b.users), differs("the user", a.user, b.user)})
-    if (!text.empty()) return text;
-  return {};
+  compare("the network namespace", &HostIdentity::network,
+          "containers of one pod share it; docker: --network=host");
+  compare("the process namespace", &HostIdentity::processes,
+          "pod: shareProcessNamespace: true; docker: --pid=host");
+  compare("the user namespace", &HostIdentity::users,
+          "pod: hostUsers: true; docker: --userns=host");
+  compare("the user", &HostIdentity::user, "start all ranks as one user");
+  return fmt::format("{}", fmt::join(found, " and "));
+}
+
+std::string text_of(const HostIdentity& host) {
+  return fmt::format("{} {} {} {} {}", host.boot, host.network, host.processes, host.users,
+                     host.user);
 }
 
 bool has_named_hosts() noexcept {
@@ -72,10 +82,7 @@ bool has_named_hosts() noexcept {
 
 std::string host_of(int rank) {
   const char* list = std::getenv("TUTTI_HOSTS");
-  if (!has_named_hosts()) {
-    const auto own = host_identity();
-    return fmt::format("{} {} {} {} {}", own.boot, own.network, own.processes, own.users, own.user);
-  }
+  if (!has_named_hosts()) return text_of(host_identity());
   const auto names = names_in(list);
   if (std::ranges::count(names, "") != 0)
     failf(Errc::invalid_argument,
