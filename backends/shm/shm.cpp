@@ -28,7 +28,6 @@
 #include "memory/collectives.hpp"
 #include "memory/member.hpp"
 #include "memory/reads.hpp"
-#include "memory/segment.hpp"
 #include "memory/thresholds.hpp"
 #include "messages.hpp"
 #include "rendezvous.hpp"
@@ -142,12 +141,6 @@ std::string unavailable() {
          "of another";
 }
 
-/// Without memfd, groups and arrays may lack memory. Room for the group of 32 ranks, and the first
-/// segments of arrays of some ranks.
-std::string unsuited() {
-  return lack_of_files(std::size_t{32} << 20);
-}
-
 /// Makes the calls of one of two ranks that need all decisions on reads.
 ReadChoice choose_reads(const std::string& store, int rank) {
   const auto member = join({.store = make_file_store(store),
@@ -233,7 +226,7 @@ const BackendEntry entry{
     .details = details,
     .receives_from_any = true,
     .most_ranks = most_ranks,
-    .unsuited = unsuited,
+    .unsuited = lack_of_memory,
 };
 
 }  // namespace tutti::backend::shm

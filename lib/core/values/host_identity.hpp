@@ -5,14 +5,19 @@
 namespace tutti::internal {
 
 /// The identity of a process's host. Processes can share memory if theirs are equal: the running
-/// kernel (boot id), the network, process and user namespaces, and the user.
+/// kernel (boot id), the network and user namespaces, and the user. The process namespace counts if
+/// the kernel gives no descriptor of a peer in another one, which tells its death.
 struct HostIdentity {
   std::string boot;
   std::string network;
   std::string processes;
   std::string users;
   std::string user;
+  bool sees_peers = false;  ///< In other process namespaces: SO_PEERPIDFD, of Linux 6.5.
 };
+/// A descriptor of the process that made this end's peer of a unix connection (pidfd), in any
+/// process namespace; negative with errno if there is none.
+int peer_process(int socket) noexcept;
 /// @throws Error resource_exhausted if no descriptor is left.
 HostIdentity host_identity();
 

@@ -382,9 +382,7 @@ TEST(ShmCreation, WithoutMemoryIsAnErrorWithTheSize) {
     options.backend = "auto";
     const auto other = ProcessGroup::create(options);
     EXPECT_NE(other.backend(), "shm");
-    const auto reason = other.backend_reason();
-    EXPECT_NE(reason.find("shm: rank 0: shm: "), std::string::npos) << reason;
-    EXPECT_NE(reason.find("memfd: Operation not permitted"), std::string::npos) << reason;
+    EXPECT_NE(other.backend_reason().find("memfd: Operation not permitted"), std::string::npos);
     rank.barrier();  // Connections to the store are descriptors of rank 0.
   });
 }

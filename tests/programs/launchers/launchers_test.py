@@ -122,22 +122,18 @@ class Launchers(unittest.TestCase):
         self.assertRegex(errors, r"memfd_create is not permitted \(.*TUTTI_TOKEN_FILE")
 
     def test_a_pipe_gives_the_token_to_tutti_run(self):
-        run = '"$0" run -n 2 "$1"'
         token = secrets.token_hex(32)
-        ends = [finish(start(["bash", "-c", f"TUTTI_TOKEN_FILE=<(printf %s {token}) {run}", TUTTI, PROGRAM])),
-                finish(start(["bash", "-c", f"printf %s {token} | {run} --token-file /dev/stdin", TUTTI, PROGRAM]))]
-        if any("OpenSSL" in errors for _, _, errors in ends):
+        end = finish(start(["bash", "-c", f"TUTTI_TOKEN_FILE=<(sleep 0.1; printf %s {token}) $0 run -n 2 $1", TUTTI, PROGRAM]))
+        if "OpenSSL" in end[2]:
             self.skipTest("built without OpenSSL")
-        for end in ends:
-            self.assert_all_well(2, [end])
+        self.assert_all_well(2, [end])
 
     def test_a_token_in_the_environment_is_refused(self):
         for program in ([TUTTI, "run", "-n", "2", PROGRAM], [PROGRAM]):
             status, output, errors = finish(start(program, TUTTI_TOKEN="s" * 40, TUTTI_RANK="0", TUTTI_SIZE="1"))
             self.assertNotEqual(status, 0, output)
             self.assertRegex(errors, r"TUTTI_TOKEN is set: .*TUTTI_TOKEN_FILE=<\(")
-            self.assertNotIn("warning", errors)
-            self.assertNotIn("ssss", errors)
+            self.assertNotRegex(errors, "warning|ssss")
 
     def test_containers_of_one_host_learn_what_to_set(self):
         container = ["unshare", "--user", "--map-root-user"]
