@@ -126,7 +126,7 @@ class Member {
   /// The same after reads of private arrays. `complete`: this rank could read all that it needs.
   /// True on all ranks if all could.
   bool await_read(bool complete);
-  /// The process of a rank; 0: this one.
+  /// The process of a rank, see Membership::ids; 0: this one.
   int process_of(int rank) const noexcept {
     const auto r = static_cast<std::size_t>(rank);
     return made_.processes[r].is_open() ? made_.ids[r] : 0;

@@ -18,8 +18,10 @@ struct Membership {
   ReadChoice reads{};
   GroupMemory memory;
   std::vector<Descriptor> processes{};  ///< By rank; not open for ranks of this process.
-  std::vector<int> ids{};               ///< Of the processes, by rank.
-  std::size_t cores = 1;                ///< The cores that all ranks may use together.
+  /// Of the processes, by rank. Negative: a number in another process namespace, by which no system
+  /// call of this process finds a process.
+  std::vector<int> ids{};
+  std::size_t cores = 1;  ///< The cores that all ranks may use together.
 };
 
 }  // namespace tutti::backend::memory

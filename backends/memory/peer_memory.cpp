@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -18,8 +20,11 @@ namespace {
 
 /// Opens a descriptor of another process, or of this one. The kernel permits it to processes of one
 /// user that it would let read each other's memory.
-Descriptor open_of_process(int process, std::int32_t file) {
-  const auto path = fmt::format("/proc/{}/fd/{}", process, file);
+Descriptor open_of_process(int id, const Descriptor& process, std::int32_t file) {
+  // pidfd_getfd(); the number is the same on every processor.
+  if (id < 0) return Descriptor(static_cast<int>(::syscall(438, process.get(), file, 0)));
+  const auto path = process.is_open() ? fmt::format("/proc/{}/fd/{}", id, file)
+                                      : fmt::format("/proc/self/fd/{}", file);
   // Not blocking: a peer gone mad may name a pipe.
   return Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
 }
@@ -31,7 +36,7 @@ bool has_ended(const Descriptor& process) {
 
 /// @throws Error with the reason.
 std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Location& location) {
-  const auto file = open_of_process(id, location.file);
+  const auto file = open_of_process(id, process, location.file);
   struct stat status {};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0)
     throw Error(Errc::backend, fmt::format("cannot open descriptor {} of process {}: {}",
@@ -43,7 +48,7 @@ std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Lo
   const bool is_segment = S_ISREG(status.st_mode) &&
                           ::pread(file.get(), &label, sizeof label, 0) == ssize_t{sizeof label} &&
                           label.magic == SegmentLabel::word;
-  if (!is_segment || label.process != static_cast<std::uint64_t>(id) ||
+  if (!is_segment || label.process != static_cast<std::uint64_t>(std::abs(id)) ||
       label.segment != location.segment)
     throw Error(Errc::backend,
                 fmt::format("descriptor {} of process {} no longer refers to segment {}",

@@ -96,10 +96,59 @@ class Mappings {
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Segment>> mappings_;
 };
 
+Descriptor make_memfd() noexcept {
+  return Descriptor(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
+/// The result of `use` for the first directory of unnamed files for which it throws no error.
+/// @throws Error resource_exhausted with the errors for all, after `memfd`.
+template <typename Use>
+auto in_first_directory(std::size_t bytes, std::string_view memfd, const Use& use) {
+  std::string tried;
+  const char* named = std::getenv("TMPDIR");
+  for (const std::string& directory :
+       {std::string("/dev/shm"), std::string(named == nullptr ? "" : named), std::string("/tmp")}) {
+    if (directory.empty()) continue;
+    try {
+      return use(directory);
+    } catch (const Error& error) {
+      tried += "; " + error.message();
+    }
+  }
+  internal::failf(Errc::resource_exhausted,
+                  "shm: {} bytes of shared memory are needed; memfd: {}{}", bytes, memfd, tried);
+}
+
+struct UnnamedFile {
+  Descriptor file;
+  bool is_in_memory;
+};
+
+/// A file in a directory that has room for so many bytes, none of which are allocated.
+UnnamedFile open_in(const std::string& directory, std::size_t bytes, bool only_memory) {
+  Descriptor file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+  struct statfs system {};
+  if (!file.is_open() || ::fstatfs(file.get(), &system) != 0)
+    internal::failf(Errc::resource_exhausted,
+                    "shm: cannot create an unnamed file of {} bytes in {}: {}", bytes, directory,
+                    std::strerror(errno));
+  const bool in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
+  if (only_memory && !in_memory)
+    fail_allocation(bytes, "in " + directory, "the file system is not in memory");
+  // A tmpfs without a limit has no blocks.
+  const auto space = system.f_blocks == 0
+                         ? std::numeric_limits<std::uint64_t>::max()
+                         : system.f_bavail * static_cast<std::uint64_t>(system.f_bsize);
+  if (bytes > space)
+    fail_allocation(bytes, "in " + directory,
+                    fmt::format("the file system has {} bytes left", space));
+  return {std::move(file), in_memory};
+}
+
 }  // namespace
 
 Descriptor make_file(std::size_t bytes, const FileOptions& options) {
-  Descriptor file(::memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  auto file = make_memfd();
   if (file.is_open()) {
     allocate_available(file, 0, bytes, "(memfd)", options.available);
     if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -107,46 +156,34 @@ Descriptor make_file(std::size_t bytes, const FileOptions& options) {
                       std::strerror(errno));
     return file;
   }
-  const int forbidden = errno;
-  std::string tried;
-  const char* named = std::getenv("TMPDIR");
-  for (const std::string& directory :
-       {std::string("/dev/shm"), std::string(named == nullptr ? "" : named), std::string("/tmp")}) {
-    if (directory.empty()) continue;
-    try {
-      return make_file_in(directory, bytes, options);
-    } catch (const Error& error) {
-      tried += "; " + error.message();
-    }
-  }
-  internal::failf(Errc::resource_exhausted,
-                  "shm: {} bytes of shared memory are needed; memfd: {}{}", bytes,
-                  std::strerror(forbidden), tried);
+  return in_first_directory(bytes, std::strerror(errno), [&](const std::string& directory) {
+    return make_file_in(directory, bytes, options);
+  });
 }
 
 Descriptor make_file_in(const std::string& directory, std::size_t bytes,
                         const FileOptions& options) {
-  Descriptor file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | O_EXCL, 0600));
+  auto made = open_in(directory, bytes, options.only_memory);
   const auto place = "in " + directory;
-  struct statfs system {};
-  if (!file.is_open() || ::fstatfs(file.get(), &system) != 0)
-    internal::failf(Errc::resource_exhausted,
-                    "shm: cannot create an unnamed file of {} bytes in {}: {}", bytes, directory,
-                    std::strerror(errno));
-  const bool in_memory = system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC;
-  if (options.only_memory && !in_memory)
-    fail_allocation(bytes, place, "the file system is not in memory");
-  // A tmpfs without a limit has no blocks.
-  const auto space = system.f_blocks == 0
-                         ? std::numeric_limits<std::uint64_t>::max()
-                         : system.f_bavail * static_cast<std::uint64_t>(system.f_bsize);
-  if (bytes > space)
-    fail_allocation(bytes, place, fmt::format("the file system has {} bytes left", space));
-  if (in_memory)
-    allocate_available(file, 0, bytes, place, options.available);
-  else if (const int error = allocate(file.get(), 0, bytes); error != 0)
+  if (made.is_in_memory)
+    allocate_available(made.file, 0, bytes, place, options.available);
+  else if (const int error = allocate(made.file.get(), 0, bytes); error != 0)
     fail_allocation(bytes, place, std::strerror(error));
-  return file;
+  return std::move(made.file);
+}
+
+std::string lack_of_files(std::size_t bytes) {
+  if (make_memfd().is_open()) return {};
+  const int forbidden = errno;
+  if (forbidden == EMFILE || forbidden == ENFILE) return {};  // The rendezvous reports it.
+  try {
+    (void)in_first_directory(bytes, std::strerror(forbidden), [&](const std::string& directory) {
+      return open_in(directory, bytes, true);
+    });
+    return {};
+  } catch (const Error& error) {
+    return error.message();
+  }
 }
 
 void allocate_part(const Descriptor& file, std::size_t begin, std::size_t bytes,

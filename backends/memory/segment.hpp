@@ -26,6 +26,10 @@ Descriptor make_file(std::size_t bytes, const FileOptions& options = {});
 Descriptor make_file_in(const std::string& directory, std::size_t bytes,
                         const FileOptions& options = {});
 
+/// The reason why make_file() in memory alone cannot make a file of this size; empty if the system
+/// permits memfd, or a folder has room. Allocates nothing.
+std::string lack_of_files(std::size_t bytes);
+
 /// Allocates a part of such a file again. @throws Error as make_file().
 void allocate_part(const Descriptor& file, std::size_t begin, std::size_t bytes,
                    const MemoryFigures& available);

@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
+
+#include "memory/segment.hpp"
 
 namespace tutti::backend::shm {
 
@@ -18,6 +21,10 @@ Errc code_of_errno(int number) noexcept {
     default:
       return Errc::backend;
   }
+}
+
+std::string lack_of_memory() {
+  return lack_of_files(std::size_t{32} << 20);
 }
 
 Descriptor process_descriptor(int process) noexcept {

@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds time_of_looks = 20ms;
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
   std::uint32_t version = Layout::version;
-  std::string address{};  ///< Rank 0: its socket's.
+  std::string address{};  ///< Its socket's; empty if no rank needs it.
 };
 
 Bytes encode(const PeerInfo& info) {
@@ -71,8 +71,10 @@ class Assembly {
     });
     check_hosts();  // All ranks find the same here.
     attempt([&] {
-      open_processes();
+      list_processes();
+      open_processes(true);
       exchange_infos();
+      open_processes(false);
       if (init_.rank == 0)
         pass_segment();
       else
@@ -153,7 +155,6 @@ class Assembly {
     for (int r = 0; r < init_.size; ++r) {
       const auto& location = *locations_[static_cast<std::size_t>(r)];
       infos_.push_back(decode(infos[static_cast<std::size_t>(r)], names_(r)));
-      made_.ids.push_back(location.process);
       cores.push_back(location.cores);
     }
     made_.cores = count_cores(cores);
@@ -170,20 +171,58 @@ class Assembly {
                         names_.group(), names_(0), names_(static_cast<int>(r)), differs);
   }
 
-  /// Before this rank joins: until then its peers wait for it, so the numbers are still theirs.
-  void open_processes() {
+  /// Numbers of processes mean others in another process namespace. If ranks are in several, each
+  /// listens, so that its peers get a descriptor of its process.
+  void list_processes() {
+    const auto& own = locations_[static_cast<std::size_t>(init_.rank)]->identity;
+    bool sees_all = true;
+    for (const auto& location : locations_) {
+      const bool sees = location->identity.processes == own.processes;
+      sees_all = sees_all && sees;
+      made_.ids.push_back(sees ? location->process : -location->process);
+    }
+    if (!sees_all && !listener_.is_open()) listener_ = listen_anywhere(init_.size, mine_.address);
     made_.processes.resize(locations_.size());
+    watched_.resize(locations_.size(), {-1, POLLIN, 0});
+  }
+
+  /// Before this rank joins: until then its peers wait for it, so the numbers are still theirs.
+  void open_processes(bool by_number) {
     for (std::size_t r = 0; r < locations_.size(); ++r) {
+      const int id = made_.ids[r];
+      if (id == ::getpid() || by_number != (id > 0)) continue;
       auto& process = made_.processes[r];
-      if (locations_[r]->process != ::getpid()) {
-        process = process_descriptor(locations_[r]->process);
-        if (!process.is_open() && errno == ESRCH)
-          throw Error(dead_error(names_, static_cast<int>(r)));
-        if (!process.is_open())
-          internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}",
-                          names_(static_cast<int>(r)), std::strerror(errno));
+      process = by_number ? process_descriptor(id) : process_of_listener(r);
+      // EINVAL: the process of the listener has ended, and a forked child holds the socket.
+      if (!process.is_open() && (errno == ESRCH || (!by_number && errno == EINVAL)))
+        throw Error(dead_error(names_, static_cast<int>(r)));
+      if (!process.is_open())
+        internal::failf(code_of_errno(errno), "shm: cannot watch the process of rank {}: {}",
+                        names_(static_cast<int>(r)), std::strerror(errno));
+      watched_[r].fd = process.get();
+    }
+  }
+
+  Descriptor process_of_listener(std::size_t rank) {
+    const int r = static_cast<int>(rank);
+    const auto socket = connect_to_rank(r);
+    if (!is_process(socket, made_.ids[rank], locations_[rank]->identity.user))
+      internal::failf(Errc::backend, "shm: another user listens for rank {}", names_(r));
+    return Descriptor(internal::peer_process(socket.get()));
+  }
+
+  /// Waits while many connections wait there.
+  Descriptor connect_to_rank(int rank) {
+    for (;; std::this_thread::sleep_for(1ms)) {
+      look([&] { return not_passed(rank); });
+      auto socket = connect_to(infos_[static_cast<std::size_t>(rank)].address);
+      if (!socket) {
+        rendezvous_.check();
+        throw Error(Errc::peer_lost,
+                    fmt::format("rank {} does not wait for the other ranks any more", names_(rank)),
+                    {.rank = names_(rank)});
       }
-      watched_.push_back({process.get(), POLLIN, 0});
+      if (socket->is_open()) return std::move(*socket);
     }
   }
 
@@ -228,11 +267,9 @@ class Assembly {
       for (std::size_t i = peers.size(); i-- > 0;)
         if (events[first + i].revents != 0) peers.erase(peers.begin() + static_cast<long>(i));
       auto peer = accept_connection(listener_);
-      const bool is_known =
-          peer.is_open() &&
-          std::any_of(locations_.begin() + 1, locations_.end(), [&](const auto& location) {
-            return is_process(peer, location->process, location->identity.user);
-          });
+      bool is_known = false;
+      for (std::size_t r = 1; r < locations_.size() && peer.is_open() && !is_known; ++r)
+        is_known = is_process(peer, made_.ids[r], locations_[r]->identity.user);
       if (is_known && send_file(peer, file_)) peers.push_back(std::move(peer));
     }
   }
@@ -242,35 +279,25 @@ class Assembly {
     return static_cast<int>(time / 1ms) + 1;
   }
 
+  Error not_passed(int rank) const {
+    return {Errc::timeout,
+            fmt::format("group '{}': rank {} did not pass the shared memory before the deadline",
+                        names_.group(), names_(rank)),
+            {.rank = names_(rank)}};
+  }
+
   void fetch_segment() {
-    const auto not_passed = [&] {
-      return Error(
-          Errc::timeout,
-          fmt::format("group '{}': rank {} did not pass the shared memory before the deadline",
-                      names_.group(), names_(0)),
-          {.rank = names_(0)});
-    };
+    const auto late_root = [&] { return not_passed(0); };
     for (Descriptor file; !file.is_open();) {
-      look(not_passed);
-      auto socket = connect_to(infos_[0].address);
-      if (!socket) {
-        rendezvous_.check();
-        throw Error(Errc::peer_lost,
-                    fmt::format("rank {} does not wait for the other ranks any more", names_(0)),
-                    {.rank = names_(0)});
-      }
-      if (!socket->is_open()) {  // Many connections wait.
-        std::this_thread::sleep_for(1ms);
-        continue;
-      }
-      if (!is_process(*socket, locations_[0]->process, locations_[0]->identity.user))
+      const auto socket = connect_to_rank(0);
+      if (!is_process(socket, made_.ids[0], locations_[0]->identity.user))
         internal::failf(Errc::backend, "shm: the process that listens for rank {} is another one",
                         names_(0));
-      for (pollfd event{socket->get(), POLLIN, 0}; event.revents == 0;) {
-        look(not_passed);
+      for (pollfd event{socket.get(), POLLIN, 0}; event.revents == 0;) {
+        look(late_root);
         (void)::poll(&event, 1, pause());
       }
-      file = receive_file(*socket);
+      file = receive_file(socket);
       if (!file.is_open()) {
         std::this_thread::sleep_for(1ms);  // The connection has ended.
         continue;

@@ -226,6 +226,7 @@ const BackendEntry entry{
     .details = details,
     .receives_from_any = true,
     .most_ranks = most_ranks,
+    .unsuited = lack_of_memory,
 };
 
 }  // namespace tutti::backend::shm

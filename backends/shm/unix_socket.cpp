@@ -1,5 +1,6 @@
 #include "unix_socket.hpp"
 
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -7,6 +8,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "host.hpp"
 #include "values/fail.hpp"
@@ -47,13 +51,17 @@ Descriptor listen_anywhere(int backlog, std::string& address) {
   auto socket = make_socket();
   sockaddr_un own{};
   own.sun_family = AF_UNIX;
-  socklen_t length = sizeof own;
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&own), sizeof own.sun_family) != 0 ||
-      ::listen(socket.get(), backlog) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
+  // Behind a zero, which begins an abstract name.
+  constexpr std::size_t length = 33;
+  std::array<unsigned char, 16> name{};
+  if (::getrandom(name.data(), name.size(), 0) != ssize_t{name.size()})
+    fail_socket("name a unix socket");
+  address = '\0' + fmt::format("{:02x}", fmt::join(name, ""));
+  std::memcpy(own.sun_path, address.data(), length);
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&own),
+             offsetof(sockaddr_un, sun_path) + length) != 0 ||
+      ::listen(socket.get(), backlog) != 0)
     fail_socket("listen on a unix socket");
-  const auto path = static_cast<std::size_t>(length) - offsetof(sockaddr_un, sun_path);
-  address.assign(own.sun_path, path);
   return socket;
 }
 
@@ -68,14 +76,14 @@ std::optional<Descriptor> connect_to(std::string_view address) {
   sockaddr_un root{};
   root.sun_family = AF_UNIX;
   if (address.empty() || address.size() > sizeof root.sun_path)
-    internal::failf(Errc::backend, "shm: rank 0 published a socket address of {} bytes",
+    internal::failf(Errc::backend, "shm: a rank published a socket address of {} bytes",
                     address.size());
   std::memcpy(root.sun_path, address.data(), address.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
   auto socket = make_socket();
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&root), length) == 0) return socket;
   if (errno == ECONNREFUSED) return std::nullopt;
-  if (errno != EAGAIN && errno != EINTR) fail_socket("connect to rank 0");
+  if (errno != EAGAIN && errno != EINTR) fail_socket("connect to a rank");
   return Descriptor();
 }
 
@@ -83,7 +91,7 @@ bool is_process(const Descriptor& socket, int process, std::string_view user) {
   ucred peer{};
   socklen_t length = sizeof peer;
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.pid == process && std::to_string(peer.uid) == user;
+         (process < 0 || peer.pid == process) && std::to_string(peer.uid) == user;
 }
 
 bool send_file(const Descriptor& socket, const Descriptor& file) {

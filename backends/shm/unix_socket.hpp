@@ -12,8 +12,8 @@ namespace tutti::backend::shm {
 
 using namespace memory;
 
-/// Listens at an address that the kernel chooses. The address is in no file system, and ends with
-/// the process. @throws Error resource_exhausted, backend.
+/// Listens at an address with a random name: only processes that have been told it find it. It is
+/// in no file system, and ends with the process. @throws Error resource_exhausted, backend.
 Descriptor listen_anywhere(int backlog, std::string& address);
 
 /// The next connection; not open if there is none. @throws Error resource_exhausted, backend.
@@ -23,7 +23,8 @@ Descriptor accept_connection(const Descriptor& listener);
 /// now; empty if nothing listens. @throws Error resource_exhausted, backend.
 std::optional<Descriptor> connect_to(std::string_view address);
 
-/// True if the kernel says that the peer is this process of this user.
+/// True if the kernel says that the peer is this process of this user. `process` negative: any
+/// process, see Membership::ids.
 bool is_process(const Descriptor& socket, int process, std::string_view user);
 
 bool send_file(const Descriptor& socket, const Descriptor& file);

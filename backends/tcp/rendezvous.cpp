@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -66,13 +65,13 @@ PeerInfo decode(std::span<const std::byte> bytes, int rank) {
 /// TUTTI_TOKEN_FILE. @throws Error unsupported without OpenSSL or a token.
 StoreIdentity identity_of(const Store& store, bool encrypts) {
   auto identity = internal::identity_of(store);
-  const char* const file = std::getenv("TUTTI_TOKEN_FILE");
+  const auto file = StoreToken::file_of_environment();
   if (!encrypts || identity.token) return identity;
   if (!internal::crypto::available)
     fail(Errc::unsupported,
          "TUTTI_TLS is 1, and this tutti was built without OpenSSL; build it with "
          "-Dopenssl=enabled (package libssl-dev)");
-  if (file == nullptr || *file == '\0')
+  if (file.empty())
     fail(Errc::unsupported,
          "TUTTI_TLS is 1, and the job has no token: the key would be sent in clear; set "
          "TUTTI_TOKEN_FILE to a file with the same secret on every host, or start the ranks with "

@@ -1,3 +1,7 @@
+#include <unistd.h>
+
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include "support/failure_watch.hpp"
@@ -52,6 +56,7 @@ const char* __tsan_default_suppressions() {            // NOLINT(bugprone-reserv
 }
 
 int main(int argc, char** argv) {
+  if (std::getenv("TUTTI_TEST_CONTAINERS") != nullptr && ::geteuid() != 0) return 77;  // Skipped.
   testing::InitGoogleTest(&argc, argv);
   testing::UnitTest::GetInstance()->listeners().Append(new tutti::test::Listener);
   testing::AddGlobalTestEnvironment(new tutti::test::SharedGroups);

@@ -10,9 +10,9 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::array<std::string_view, 9> launcher_variables{
+constexpr std::array<std::string_view, 10> launcher_variables{
     "TUTTI_RANK",  "TUTTI_SIZE",         "TUTTI_LOCAL_RANK", "TUTTI_LOCAL_SIZE", "TUTTI_NODE",
-    "TUTTI_STORE", "TUTTI_STORE_HOSTED", "TUTTI_STORE_PORT", "TUTTI_TOKEN_FILE"};
+    "TUTTI_STORE", "TUTTI_STORE_HOSTED", "TUTTI_STORE_PORT", "TUTTI_TOKEN_FILE", "TUTTI_TOKEN"};
 
 }  // namespace
 
@@ -26,8 +26,8 @@ std::map<std::string, std::string> allowed_environment(const std::vector<std::st
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals));
-    // Skips the launcher's variables, which differ between ranks and runs. The record has them as
-    // `world`.
+    // Skips the launcher's variables, which differ between ranks and runs, and a secret. The record
+    // has them as `world`.
     if (std::find(launcher_variables.begin(), launcher_variables.end(), name) !=
         launcher_variables.end())
       continue;

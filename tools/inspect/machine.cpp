@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <netdb.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -77,10 +76,9 @@ void check_variables(Checkup& checkup) {
     if (!stray && std::ranges::find(of_a_host, name) == of_a_host.end())
       checkup.facts.push_back({name.starts_with("TUTTI_") ? problem : warning, name, entry.second});
   }
-  const char* token = std::getenv("TUTTI_TOKEN_FILE");
-  if (token == nullptr || *token == '\0') return;
   try {
-    (void)StoreToken::read(token);
+    if (const auto token = StoreToken::file_of_environment(); !token.empty())
+      (void)StoreToken::read(token);
   } catch (const Error& error) {
     checkup.add(problem, "token", error.message(),
                 "Set TUTTI_TOKEN_FILE to a readable file with the secret of the job");
@@ -132,9 +130,7 @@ void check_limits(Checkup& checkup, int ranks) {
 
 /// Allocates bytes of a memory file or of an unnamed file in a directory. Returns the error's text.
 std::string try_shared_memory(const char* directory, off_t bytes) {
-  const Descriptor file(directory == nullptr
-                            ? ::memfd_create("tutti doctor", MFD_CLOEXEC)
-                            : ::open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  const auto file = make_unnamed_file(directory);
   if (!file) return std::strerror(errno);
   const auto before = ::signal(SIGXFSZ, SIG_IGN);  // An error instead, beyond ulimit -f.
   const int error = ::posix_fallocate(file.get(), 0, bytes);

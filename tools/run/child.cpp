@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -89,6 +91,12 @@ std::pair<Descriptor, Descriptor> make_pipe() {
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     throw Failure(Exit::unavailable, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+Descriptor make_unnamed_file(const char* directory) noexcept {
+  return Descriptor(directory == nullptr
+                        ? ::memfd_create("tutti", MFD_CLOEXEC)
+                        : ::open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
 }
 
 ParentScope::ParentScope() {

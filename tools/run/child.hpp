@@ -34,6 +34,10 @@ class Descriptor {
 /// unavailable.
 std::pair<Descriptor, Descriptor> make_pipe();
 
+/// A new file without a name: in memory (memfd), or in a directory if one is given. Not open, and
+/// errno is set, if the system forbids it.
+Descriptor make_unnamed_file(const char* directory = nullptr) noexcept;
+
 /// Settings of this process while it has children; the destructor restores them. Signals arrive at
 /// a signalfd, this process adopts orphans (PR_SET_CHILD_SUBREAPER), and the limit of descriptors
 /// is raised to the maximum.

@@ -3,15 +3,16 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <span>
 
@@ -96,29 +97,43 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// A file in memory with the token, which only this user can read.
-Descriptor in_memory(std::string_view text) {
-  Descriptor memory(::memfd_create("tutti token", MFD_CLOEXEC));
-  if (!memory || ::fchmod(memory.get(), S_IRUSR) != 0 ||
-      ::write(memory.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+/// A file without a name that holds the token, which only this user can read. In memory, or in a
+/// directory if the system forbids that.
+Descriptor hold(std::string_view text) {
+  auto file = make_unnamed_file();
+  const int forbidden = errno;
+  for (const char* directory : std::array<const char*, 2>{"/dev/shm", std::getenv("TMPDIR")})
+    if (!file && directory != nullptr) file = make_unnamed_file(directory);
+  if (!file)
+    throw Failure(Exit::unavailable,
+                  fmt::format("cannot keep the token of the job: memfd_create is not permitted "
+                              "({}), and /dev/shm and TMPDIR take no unnamed file ({}); set "
+                              "TUTTI_TOKEN_FILE to a file with a token (openssl rand -hex 32 > "
+                              "FILE; chmod 600 FILE)",
+                              std::strerror(forbidden), std::strerror(errno)));
+  if (::fchmod(file.get(), S_IRUSR) != 0 ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     throw Failure(Exit::unavailable,
                   fmt::format("cannot keep the token of the job: {}", std::strerror(errno)));
-  return memory;
+  return file;
 }
 
 }  // namespace
 
 JobToken::JobToken(const LaunchOptions& options) : file_(options.token_file) {
-  if (const char* file = std::getenv("TUTTI_TOKEN_FILE"); file != nullptr && file_.empty())
-    file_ = file;
   try {
-    if (!file_.empty()) {
+    const auto of_environment = StoreToken::file_of_environment();
+    if (file_.empty()) file_ = of_environment;
+    const bool given = !file_.empty();
+    if (given)
       token_ = StoreToken::read(file_);
-    } else if (options.nodes == 1 && StoreToken::available()) {
+    else if (options.nodes == 1 && StoreToken::available())
       token_ = StoreToken::random();
-      memory_ = in_memory(token_.text());
-      file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), memory_.get());
-    }
+    // A pipe gives its bytes to this process alone.
+    std::error_code none;
+    if (!token_ || (given && std::filesystem::is_regular_file(file_, none))) return;
+    held_ = hold(token_.text());
+    file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), held_.get());
   } catch (const Error& error) {
     throw Failure(Exit::usage, error.message());
   }

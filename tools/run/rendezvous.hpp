@@ -33,9 +33,9 @@ struct ExitStatus {
 };
 ExitStatus exit_status(const Failure& failure);
 
-/// The token of a job that this process launches: of the user's file, or a new one for a job on one
-/// node. A new token is in memory alone: its file is a descriptor of this process under /proc,
-/// which ends with it. Empty for several nodes without a file, and without OpenSSL.
+/// The token of a job that this process launches: of the user's file or pipe, or a new one for a
+/// job on one node. The file of a new one, and of a pipe, is a descriptor of this process under
+/// /proc, which ends with it. Empty for several nodes without a file, and without OpenSSL.
 class JobToken {
  public:
   /// @throws Failure if the file cannot be used.
@@ -48,7 +48,7 @@ class JobToken {
  private:
   StoreToken token_{};
   std::string file_{};
-  Descriptor memory_{};
+  Descriptor held_{};
 };
 
 /// Connects the launchers of one launch, one per node, through a store that node 0 hosts. The

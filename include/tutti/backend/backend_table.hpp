@@ -61,6 +61,9 @@ struct BackendEntry {
   bool (*stages)(Device device) noexcept = nullptr;
   bool receives_from_any = false;  ///< Its groups support Operation::recv_any.
   int most_ranks = 0;              ///< Of a group; 0: any number.
+  /// The reason why "auto" passes over the backend here, although it may work; empty if there is
+  /// none. Null: there never is.
+  std::string (*unsuited)() = nullptr;
   /// True if the backend drives a faster network than TCP here. Null: it does not.
   bool (*is_beyond_tcp)() = nullptr;
 };

@@ -23,9 +23,12 @@ class StoreToken {
   static StoreToken random();
   /// @throws Error invalid_argument for another length, unsupported without OpenSSL.
   static StoreToken from_text(std::string_view text);
-  /// Reads a file, without white space at its end. Only its owner, who is this user or root, may
-  /// have permissions. @throws Error invalid_argument, unsupported without OpenSSL.
+  /// Reads a file or a pipe, without white space at its end. Only its owner, who is this user or
+  /// root, may have permissions; a group of this process may read a file of root. The process keeps
+  /// the token of a pipe, by path. @throws Error invalid_argument, unsupported without OpenSSL.
   static StoreToken read(const std::string& file);
+  /// TUTTI_TOKEN_FILE; empty if it is not set. @throws Error invalid_argument if TUTTI_TOKEN is.
+  static std::string file_of_environment();
   /// False if tutti was built without OpenSSL: every token is then Error unsupported.
   static bool available() noexcept;
 

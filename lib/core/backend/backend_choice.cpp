@@ -129,7 +129,8 @@ std::string backend_facts(std::string_view host, std::string_view args) {
   };
   for (const auto& entry : backends()) {
     if (entry.one_process || !entry.serves({})) continue;
-    const auto why = entry.unavailable();
+    auto why = entry.unavailable();
+    if (why.empty() && entry.unsuited != nullptr) why = entry.unsuited();
     add(entry.name, why);
     if (entry.is_beyond_tcp != nullptr && why.empty())
       add(beyond_tcp, entry.is_beyond_tcp() ? "" : "its ucx has no faster network than TCP");

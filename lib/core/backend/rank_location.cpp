@@ -34,7 +34,8 @@ Bytes encode(const RankLocation& location) {
   Writer out;
   const auto& host = location.identity;
   out.text(host.boot).text(host.network).text(host.processes).text(host.users).text(host.user);
-  out.text(location.host).text(location.address).i32(location.process);
+  out.u8(host.sees_peers ? 1 : 0).text(location.host).text(location.address);
+  out.i32(location.process);
   write(out, location.cores);
   out.u8(location.serves_store ? 1 : 0).text(location.facts);
   return out.take();
@@ -47,9 +48,11 @@ RankLocation decode(const Bytes& bytes, int rank) {
   Reader in(bytes, Errc::backend, what);
   RankLocation location;
   auto& host = location.identity;
-  for (auto* const text : {&host.boot, &host.network, &host.processes, &host.users, &host.user,
-                           &location.host, &location.address})
+  for (auto* const text : {&host.boot, &host.network, &host.processes, &host.users, &host.user})
     *text = in.text();
+  host.sees_peers = in.u8() != 0;
+  location.host = in.text();
+  location.address = in.text();
   location.process = in.i32();
   location.cores = read_cores(in);
   location.serves_store = in.u8() != 0;

@@ -20,7 +20,7 @@ struct RankLocation {
   HostIdentity identity;      ///< Of its host.
   std::string host;           ///< host_of().
   std::string address{};      ///< Store::local_address().
-  std::int32_t process = 0;   ///< Its number, in the namespace of its host.
+  std::int32_t process = 0;   ///< Its number, in its process namespace.
   Cores cores{};              ///< That its process may use.
   bool serves_store = false;  ///< Its process serves the group's store.
   std::string facts{};        ///< backend_facts(), if "auto" chooses the backend.

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <new>
 #include <optional>
 #include <string>
@@ -169,11 +170,29 @@ RankLocations exchange_locations(const GroupOptions& o, Rendezvous& rendezvous) 
   return exchange_locations(rendezvous, mine);
 }
 
+/// The reason why ranks of one running kernel, in containers, count as ranks of several hosts, by
+/// the first such rank; empty if there is none.
+std::string why_apart(const RankLocations& locations) {
+  std::map<std::string_view, std::size_t> first;  // Of each kernel.
+  for (std::size_t r = 0; r < locations.size(); ++r) {
+    const auto& own = *locations[r];
+    const auto known = first.emplace(own.identity.boot, r).first->second;
+    const auto& other = *locations[known];
+    const bool is_named = own.host != text_of(own.identity);
+    if (!is_named && own.host != other.host && other.host == text_of(other.identity))
+      return fmt::format("; ranks {} and {} run on one kernel, but differ in {}", known, r,
+                         difference(other.identity, own.identity));
+  }
+  return {};
+}
+
 BackendChoice choose_for(const GroupOptions& o, const RankLocations& locations) {
   if (!agrees_on_backend(o)) return choose_backend(o.backend, o.device, RankPlacement::threads);
   std::vector<std::string> facts;
   for (const auto& location : locations) facts.push_back(location->facts);
-  return choose_together(facts, backend_args(o.backend));
+  auto choice = choose_together(facts, backend_args(o.backend));
+  choice.because += why_apart(locations);
+  return choice;
 }
 
 std::unique_ptr<Backend> make_backend(const BackendChoice& choice, BackendInit init,

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include <tutti/log.hpp>
+#include <tutti/store/token.hpp>
 
 #include "launch/cluster.hpp"
 #include "launch/launcher_process.hpp"
@@ -287,7 +288,7 @@ bool internal::has_key_value_space(const ClusterInfo& info) {
 
 void internal::read_store(ClusterInfo& info) {
   const bool of_slurm = info.launcher == slurm.launcher;
-  info.token_file = read_text("TUTTI_TOKEN_FILE");
+  info.token_file = StoreToken::file_of_environment();
   info.open_store = environment_switch("TUTTI_STORE_OPEN", false);
   read_job(info);
   if (const auto store = read_text("TUTTI_STORE"); !store.empty()) {

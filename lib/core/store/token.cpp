@@ -1,15 +1,23 @@
 #include <tutti/store/token.hpp>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include <tutti/deadline.hpp>
 
 #include "store/crypto.hpp"
 #include "values/fail.hpp"
@@ -22,6 +30,7 @@ namespace crypto = internal::crypto;
 
 constexpr std::size_t min_token_bytes = 32;
 constexpr std::size_t max_token_bytes = 4096;
+constexpr std::chrono::seconds pipe_timeout{10};
 
 void require_openssl() {
   if (!crypto::available)
@@ -44,20 +53,76 @@ struct TokenBytes {
   internal::failf(Errc::invalid_argument, "token file '{}': {}", file, why);
 }
 
-void check_owner(const std::string& file, const struct stat& status) {
-  if (!S_ISREG(status.st_mode)) refuse_token_file(file, "it is not a regular file");
+bool has_group(gid_t group) {
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
+  const int n = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<std::size_t>(std::max(n, 0)));
+  return group == ::getegid() || std::ranges::find(groups, group) != groups.end();
+}
+
+void check_permissions(const std::string& file, const struct stat& status) {
+  if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode))
+    refuse_token_file(file, "it is neither a regular file nor a pipe");
   if (status.st_uid != ::geteuid() && status.st_uid != 0)
     refuse_token_file(file,
                       fmt::format("it belongs to user {}, this process to user {}; the file must "
                                   "be this user's or root's",
                                   status.st_uid, ::geteuid()));
   const auto mode = static_cast<unsigned>(status.st_mode) & 07777U;
-  if ((mode & 077U) != 0)
+  // A Secret of Kubernetes belongs to root and to a group of the pod's processes (fsGroup).
+  const bool of_group = status.st_uid == 0 && (mode & 037U) == 0 && has_group(status.st_gid);
+  if ((mode & 077U) != 0 && !of_group)
     refuse_token_file(
         file,
-        fmt::format("its mode is {:04o}; group and others must have no permission (chmod 600)",
-                    mode));
+        fmt::format("its mode is {:04o}, its owner user {} and its group {}; group and others "
+                    "must have no permission (chmod 600, or use a copy: install -m 600 {} "
+                    "COPY), except that a group of this process may read a file of root (in "
+                    "Kubernetes defaultMode: 0440 with fsGroup)",
+                    mode, status.st_uid, status.st_gid, file));
 }
+
+/// Waits for bytes of a pipe, or for the end of its writers.
+void await_bytes(const std::string& file, int descriptor, Deadline limit) {
+  pollfd event{descriptor, POLLIN, 0};
+  while (::poll(&event, 1, static_cast<int>(limit.remaining() / std::chrono::milliseconds(1))) <= 0)
+    if (limit.expired())
+      refuse_token_file(
+          file, fmt::format("it is a pipe that did not end within {} s", pipe_timeout.count()));
+}
+
+StoreToken read_token(const std::string& file, int descriptor, bool is_pipe) {
+  const auto limit = Deadline::after(pipe_timeout);
+  TokenBytes text;
+  while (text.size < text.bytes.size()) {
+    if (is_pipe) await_bytes(file, descriptor, limit);
+    auto* const to = text.bytes.data() + text.size;
+    const auto room = text.bytes.size() - text.size;
+    // Not read() of a file: processes may share the offset of a file that is open elsewhere.
+    const auto n = is_pipe ? ::read(descriptor, to, room)
+                           : ::pread(descriptor, to, room, static_cast<off_t>(text.size));
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n < 0) refuse_token_file(file, std::strerror(errno));
+    if (n == 0) break;
+    text.size += static_cast<std::size_t>(n);
+  }
+  if (is_pipe && text.size == 0)
+    refuse_token_file(file,
+                      "it is a pipe without bytes; a pipe gives the token to one process: each "
+                      "process needs its own pipe, or all a file (tutti run passes the token on)");
+  while (text.size > 0 && std::strchr(" \t\r\n", text.bytes[text.size - 1]) != nullptr) --text.size;
+  if (text.size < min_token_bytes || text.size > max_token_bytes)
+    refuse_token_file(file,
+                      fmt::format("it has {}{} bytes; a token has {} to {} (openssl rand -hex 32)",
+                                  text.size > max_token_bytes ? "at least " : "", text.size,
+                                  min_token_bytes, max_token_bytes));
+  return StoreToken::from_text({text.bytes.data(), text.size});
+}
+
+/// The token that this process has read from a pipe. A pipe gives its bytes once.
+struct TokenOfPipe {
+  ino_t pipe = 0;
+  StoreToken token{};
+};
 
 }  // namespace
 
@@ -100,6 +165,10 @@ StoreToken StoreToken::from_text(std::string_view text) {
 StoreToken StoreToken::read(const std::string& file) {
   require_openssl();
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0 && errno == EACCES)
+    refuse_token_file(file, fmt::format("{} for user {}; a Secret of Kubernetes needs defaultMode: "
+                                        "0440 with fsGroup",
+                                        std::strerror(errno), ::geteuid()));
   if (descriptor < 0) refuse_token_file(file, std::strerror(errno));
   struct Close {
     int descriptor;
@@ -107,24 +176,26 @@ StoreToken StoreToken::read(const std::string& file) {
   } const close{descriptor};
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) refuse_token_file(file, std::strerror(errno));
-  check_owner(file, status);
-  TokenBytes text;
-  while (text.size < text.bytes.size()) {
-    // Not read(): processes may share the offset of a file that is open elsewhere.
-    const auto n = ::pread(descriptor, text.bytes.data() + text.size, text.bytes.size() - text.size,
-                           static_cast<off_t>(text.size));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) refuse_token_file(file, std::strerror(errno));
-    if (n == 0) break;
-    text.size += static_cast<std::size_t>(n);
-  }
-  while (text.size > 0 && std::strchr(" \t\r\n", text.bytes[text.size - 1]) != nullptr) --text.size;
-  if (text.size < min_token_bytes || text.size > max_token_bytes)
-    refuse_token_file(file,
-                      fmt::format("it has {}{} bytes; a token has {} to {} (openssl rand -hex 32)",
-                                  text.size > max_token_bytes ? "at least " : "", text.size,
-                                  min_token_bytes, max_token_bytes));
-  return from_text({text.bytes.data(), text.size});
+  check_permissions(file, status);
+  if (!S_ISFIFO(status.st_mode)) return read_token(file, descriptor, false);
+  static std::mutex mutex;
+  static std::map<std::string, TokenOfPipe> known;
+  const std::lock_guard lock(mutex);
+  auto& of_path = known[file];
+  if (!of_path.token || of_path.pipe != status.st_ino)
+    of_path = {status.st_ino, read_token(file, descriptor, true)};
+  return of_path.token;
+}
+
+std::string StoreToken::file_of_environment() {
+  if (const char* text = std::getenv("TUTTI_TOKEN"); text != nullptr && *text != '\0')
+    fail(
+        Errc::invalid_argument,
+        "TUTTI_TOKEN is set: all programs of this user can read it in /proc, and every child "
+        "inherits it; unset it, and set TUTTI_TOKEN_FILE to a file (chmod 600) or, of one process, "
+        "to a pipe: TUTTI_TOKEN_FILE=<(printf %s \"$TOKEN\") in bash");
+  const char* const file = std::getenv("TUTTI_TOKEN_FILE");
+  return file == nullptr ? "" : file;
 }
 
 bool StoreToken::available() noexcept {

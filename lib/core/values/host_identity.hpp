@@ -5,22 +5,30 @@
 namespace tutti::internal {
 
 /// The identity of a process's host. Processes can share memory if theirs are equal: the running
-/// kernel (boot id), the network, process and user namespaces, and the user.
+/// kernel (boot id), the network and user namespaces, and the user. The process namespace counts if
+/// the kernel gives no descriptor of a peer in another one, which tells its death.
 struct HostIdentity {
   std::string boot;
   std::string network;
   std::string processes;
   std::string users;
   std::string user;
+  bool sees_peers = false;  ///< In other process namespaces: SO_PEERPIDFD, of Linux 6.5.
 };
+/// A descriptor of the process that made this end's peer of a unix connection (pidfd), in any
+/// process namespace; negative with errno if there is none.
+int peer_process(int socket) noexcept;
 /// @throws Error resource_exhausted if no descriptor is left.
 HostIdentity host_identity();
 
-/// The first difference in words, "the boot id (a and b)"; empty if processes with these identities
-/// can share memory.
+std::string text_of(const HostIdentity& host);
+
+/// What differs, "the boot id (a and b)"; of one running kernel every difference, with the settings
+/// of containers that remove it. Empty if processes with these identities can share memory.
 std::string difference(const HostIdentity& a, const HostIdentity& b);
 
-/// The host of a rank as text: the name that TUTTI_HOSTS gives, or else host_identity().
+/// The host of a rank as text: the name that TUTTI_HOSTS gives, or else that of
+/// host_identity().
 /// TUTTI_HOSTS lists names by rank, "a,a,b,b"; a list shorter than the group repeats.
 /// @throws Error invalid_argument for an empty name in the list.
 std::string host_of(int rank);

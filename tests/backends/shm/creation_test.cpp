@@ -378,6 +378,11 @@ TEST(ShmCreation, WithoutMemoryIsAnErrorWithTheSize) {
                    [&] { (void)ProcessGroup::create(options_of(rank, "none")); });
     EXPECT_EQ(Held(), before);
     for (const auto* folder : {"/dev/shm", "/tmp"}) EXPECT_EQ(used_bytes(folder), 0U) << folder;
+    auto options = rank.options("auto");
+    options.backend = "auto";
+    const auto other = ProcessGroup::create(options);
+    EXPECT_NE(other.backend(), "shm");
+    EXPECT_NE(other.backend_reason().find("memfd: Operation not permitted"), std::string::npos);
     rank.barrier();  // Connections to the store are descriptors of rank 0.
   });
 }

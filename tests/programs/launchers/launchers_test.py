@@ -1,6 +1,7 @@
 """Runs one program, unchanged, under every launcher: launchers_test.py PATH_OF_TUTTI PROGRAM SURVIVING_PROGRAM
 [unittest arguments]. Launchers that are not installed or not permitted here are skipped with a
 message."""
+import ctypes
 import os
 import pathlib
 import random
@@ -9,6 +10,7 @@ import secrets
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,9 +55,22 @@ def setUpModule():
     ENVIRONMENT["TMPDIR"] = folder.name
 
 
-def start(arguments, **variables):
+def start(arguments, preexec_fn=None, **variables):
     return subprocess.Popen(arguments, env={**ENVIRONMENT, **variables}, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE)
+                            stderr=subprocess.PIPE, preexec_fn=preexec_fn)
+
+
+def forbid_memfd():
+    """Makes memfd_create() fail in this process and its children, as the seccomp filter of a container may."""
+    call = {"x86_64": 319, "aarch64": 279}[os.uname().machine]
+    # Load the number of the call; if it is this one, return EPERM, otherwise allow it.
+    code = b"".join(struct.pack("HBBI", *line) for line in ((0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x50001),
+                                                            (0x06, 0, 0, 0x7FFF0000)))
+    code = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HP", len(code) // 8, ctypes.addressof(code))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(38, 1, 0, 0, 0) != 0 or prctl(22, 2, program) != 0:   # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
+        raise OSError(ctypes.get_errno(), "a seccomp filter is not permitted")
 
 
 def finish(process):
@@ -104,6 +119,46 @@ class Launchers(unittest.TestCase):
         self.assertEqual(output.count(token[1]), 1, "neither an argument nor a variable")
         self.assertIn("mode: 400", output)
         self.assertNotIn(token[1], errors)
+
+    def test_tutti_run_holds_its_token_without_memfd(self):
+        run = [TUTTI, "run", "-n", "2", "sh", "-c", 'stat -L -c "mode: %a links: %h" $TUTTI_TOKEN_FILE; exec "$0"', PROGRAM]
+        status, output, errors = finish(start(run, forbid_memfd))
+        self.assert_all_well(2, [(status, output, errors)])
+        if "links" not in output:
+            self.skipTest("built without OpenSSL")
+        self.assertEqual(output.count("mode: 400 links: 0"), 2, output)
+        read_only = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "-"]
+        if subprocess.run([*read_only, "true"], capture_output=True).returncode != 0:
+            self.skipTest("mount namespaces are not permitted here")
+        status, _, errors = finish(start([*read_only, *run], forbid_memfd, TMPDIR="/proc"))
+        self.assertEqual(status, 69, errors)
+        self.assertRegex(errors, r"memfd_create is not permitted \(.*TUTTI_TOKEN_FILE")
+
+    def test_a_pipe_gives_the_token_to_tutti_run(self):
+        token = secrets.token_hex(32)
+        end = finish(start(["bash", "-c", f"TUTTI_TOKEN_FILE=<(sleep 0.1; printf %s {token}) $0 run -n 2 $1", TUTTI, PROGRAM]))
+        if "OpenSSL" in end[2]:
+            self.skipTest("built without OpenSSL")
+        self.assert_all_well(2, [end])
+
+    def test_a_token_in_the_environment_is_refused(self):
+        for program in ([TUTTI, "run", "-n", "2", PROGRAM], [PROGRAM]):
+            status, output, errors = finish(start(program, TUTTI_TOKEN="s" * 40, TUTTI_RANK="0", TUTTI_SIZE="1"))
+            self.assertNotEqual(status, 0, output)
+            self.assertRegex(errors, r"TUTTI_TOKEN is set: .*TUTTI_TOKEN_FILE=<\(")
+            self.assertNotRegex(errors, "warning|ssss")
+
+    def test_containers_of_one_host_learn_what_to_set(self):
+        container = ["unshare", "--user", "--map-root-user"]
+        if subprocess.run([*container, "true"], capture_output=True).returncode != 0:
+            self.skipTest("user namespaces are not permitted here")
+        variables = {"TUTTI_SIZE": "2", "TUTTI_STORE": f"tcp://127.0.0.1:{free_port()}", "TUTTI_BACKEND": "auto"}
+        bench = [TUTTI, "bench", "barrier", "--iters", "3", "-f", "json"]
+        ranks = [start([*(container if rank else []), *bench], TUTTI_RANK=str(rank), **variables) for rank in range(2)]
+        ends = [finish(rank) for rank in ranks]
+        self.assertEqual([status for status, _, _ in ends], [0, 0], ends)
+        self.assertRegex(ends[0][1], r"ranks 0 and 1 run on one kernel, but differ in the user namespace \(user:\[\d+\] and "
+                                     r"user:\[\d+\]; pod: hostUsers: true; docker: --userns=host\)")
 
     def test_a_program_without_the_token_changes_nothing(self):
         with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w") as wrong:

@@ -1,13 +1,20 @@
 #include <tutti/store/token.hpp>
 
+#include <grp.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "support/errors.hpp"
+#include "support/processes.hpp"
+#include "support/scoped_variables.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace tutti::test {
@@ -47,9 +54,69 @@ TEST_F(Token, AFileHasTheTokenWithoutTheEndOfTheLine) {
 }
 
 TEST_F(Token, AFileThatOthersMayReadIsRefusedByItsMode) {
-  for (const mode_t mode : {0640U, 0604U, 0620U, 0610U})
-    expect_error(Errc::invalid_argument, {"token", "its mode is 06", "chmod 600"},
+  for (const mode_t mode : {0644U, 0604U, 0660U, 0620U, 0610U})
+    expect_error(Errc::invalid_argument,
+                 {"token", "its mode is 06", "chmod 600", "install -m 600", "defaultMode: 0440"},
                  [&] { (void)StoreToken::read(file(secret, mode)); });
+}
+
+// As Kubernetes mounts a Secret: the path leads through symbolic links to a file of root and of the
+// group of the pod (fsGroup).
+TEST_F(Token, AGroupOfTheProcessMayReadAFileOfRoot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  const auto target = file(secret);
+  const auto folder = target.substr(0, target.rfind('/'));
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  const auto link = folder + "/link";
+  ASSERT_EQ(::symlink("token", link.c_str()), 0);
+  // What a process of user 1000 with these groups gets.
+  const auto read = [&](uid_t owner, mode_t mode, std::vector<gid_t> groups) {
+    EXPECT_EQ(::chown(target.c_str(), owner, 2000), 0);
+    EXPECT_EQ(::chmod(target.c_str(), mode), 0);
+    return in_child([&]() -> std::string {
+             if (::setgroups(groups.size(), groups.data()) != 0 || ::setgid(1000) != 0 ||
+                 ::setuid(1000) != 0)
+               return "not permitted";
+             return std::string(StoreToken::read(link).text());
+           })
+        .output;
+  };
+  EXPECT_EQ(read(0, 0440, {2000}), secret);
+  EXPECT_EQ(read(0, 0640, {3000, 2000}), secret);
+  const auto has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  has(read(0, 0440, {3000}), "Permission denied for user 1000");
+  has(read(0, 0400, {2000}), "defaultMode: 0440 with fsGroup");
+  has(read(0, 0444, {2000}), "its mode is 0444, its owner user 0 and its group 2000");
+  has(read(0, 0460, {2000}), "its mode is 0460");
+  has(read(1000, 0440, {2000}), "its mode is 0440");
+  has(read(1001, 0440, {2000}), "it belongs to user 1001, this process to user 1000");
+}
+
+TEST_F(Token, APipeIsReadOnceAndItsTokenKept) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto path = fmt::format("/dev/fd/{}", ends[0]);
+  EXPECT_EQ(::write(ends[1], secret.data(), secret.size()), std::ssize(secret));
+  ::close(ends[1]);
+  EXPECT_EQ(StoreToken::read(path).text(), secret);
+  EXPECT_EQ(StoreToken::read(path).text(), secret);
+  int next[2];
+  ASSERT_EQ(::pipe(next), 0);
+  ASSERT_EQ(::dup2(next[0], ends[0]), ends[0]);  // Another pipe with the same path.
+  for (const int end : next) ::close(end);
+  expect_error(Errc::invalid_argument, {path, "pipe without bytes", "each process needs its own"},
+               [&] { (void)StoreToken::read(path); });
+  ::close(ends[0]);
+}
+
+TEST_F(Token, TheVariableWithTheSecretItselfIsRefused) {
+  const ScopedVariables file{{"TUTTI_TOKEN_FILE", "/secret"}, {"TUTTI_TOKEN", nullptr}};
+  EXPECT_EQ(StoreToken::file_of_environment(), "/secret");
+  const ScopedVariables text{{"TUTTI_TOKEN", secret.c_str()}};
+  expect_error(Errc::invalid_argument, {"TUTTI_TOKEN is set", "TUTTI_TOKEN_FILE=<("},
+               [] { (void)StoreToken::file_of_environment(); });
 }
 
 TEST_F(Token, ATextOfAnotherLengthIsRefusedWithoutShowingIt) {
@@ -71,7 +138,7 @@ TEST_F(Token, WhatIsNoFileIsRefused) {
   expect_error(Errc::invalid_argument, {"/nowhere/token", "No such file"},
                [] { (void)StoreToken::read("/nowhere/token"); });
   const TemporaryDirectory directory;
-  expect_error(Errc::invalid_argument, {"not a regular file"},
+  expect_error(Errc::invalid_argument, {"neither a regular file nor a pipe"},
                [&] { (void)StoreToken::read(directory.path()); });
 }
 

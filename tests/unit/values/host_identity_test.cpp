@@ -28,10 +28,21 @@ TEST(HostIdentity, EachDifferenceIsNamedWithBothSides) {
     return difference(a, b);
   };
   EXPECT_EQ(differs(&HostIdentity::boot), "the boot id (boot and other)");
-  EXPECT_EQ(differs(&HostIdentity::network), "the network namespace (net and other)");
-  EXPECT_EQ(differs(&HostIdentity::processes), "the process namespace (pid and other)");
-  EXPECT_EQ(differs(&HostIdentity::users), "the user namespace (users and other)");
-  EXPECT_EQ(differs(&HostIdentity::user), "the user (user and other)");
+  EXPECT_EQ(differs(&HostIdentity::network),
+            "the network namespace (net and other; containers of one pod share it; docker: "
+            "--network=host)");
+  EXPECT_EQ(differs(&HostIdentity::processes),
+            "the process namespace (pid and other; pod: shareProcessNamespace: true; docker: "
+            "--pid=host)");
+  EXPECT_EQ(difference({"boot", "net", "pid", "users", "user", true},
+                       {"boot", "net", "other", "users", "user", true}),
+            "");
+  EXPECT_EQ(differs(&HostIdentity::users),
+            "the user namespace (users and other; pod: hostUsers: true; docker: --userns=host)");
+  EXPECT_EQ(differs(&HostIdentity::user), "the user (user and other; start all ranks as one user)");
+  const auto both = difference(a, {"boot", "N", "P", "users", "user"});
+  EXPECT_NE(both.find(") and the process namespace (pid and P; "), std::string::npos) << both;
+  EXPECT_EQ(difference(a, {"B", "N", "P", "U", "u"}), "the boot id (boot and B)");
 }
 
 TEST(HostOf, IsTheIdentityOfTheProcessUnlessNamesAreGiven) {
