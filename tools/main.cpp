@@ -19,8 +19,6 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include <tutti/cluster.hpp>
-#include <tutti/error.hpp>
 #include <tutti/version.hpp>
 
 #include "bench/bench.hpp"
@@ -118,16 +116,6 @@ std::string hint(const CLI::App& app, std::string_view unknown) {
   return {};
 }
 
-/// True if a launcher has started this process as a rank other than 0.
-bool is_rank_beside_0() {
-  try {
-    const auto launched = VariablesEnvironment().detect();
-    return launched && launched->rank != 0;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 Exit run(int argc, char** argv) {
   const std::vector<std::string> arguments(argv, argv + argc);
   check_subcommand(arguments);
@@ -190,8 +178,6 @@ Exit run(int argc, char** argv) {
     return Exit::ok;
   } catch (const CLI::ParseError& error) {
     const std::string name = arguments[1].starts_with('-') ? "" : " " + arguments[1];
-    // The ranks of a benchmark have the same options.
-    if (app.got_subcommand(bench) && is_rank_beside_0()) return Exit::usage;
     std::string text = error.what();
     for (const CLI::App* command : app.get_subcommands())
       for (const std::string& unknown : command->remaining()) text += hint(*command, unknown);

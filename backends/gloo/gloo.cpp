@@ -48,12 +48,14 @@ std::string foreign_gloo() {
 }
 
 /// The reason why ranks cannot use Gloo here; empty if they can.
-std::string obstacle() {
+std::string obstacle() try {
   if (const auto ports = internal::port_range())
     return fmt::format(
         "TUTTI_PORTS is {}, and Gloo cannot limit the ports at which it listens; choose tcp",
         ports->text());
   return foreign_gloo();
+} catch (const Error& error) {
+  return error.message();
 }
 
 }  // namespace

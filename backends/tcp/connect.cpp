@@ -341,6 +341,7 @@ class Connector {
     if (!channel) --missing_;
     channel = std::move(s.channel);
     s.channel.close();
+    reached_[static_cast<std::size_t>(peer)] = true;
   }
 
   /// The first bytes of a connection always fit into the kernel's buffer.
@@ -392,7 +393,7 @@ class Connector {
   internal::WaitWarnings warnings_;
   std::vector<std::vector<Channel>> channels_;
   std::vector<std::string> reasons_;  // By rank: why the last attempt failed.
-  std::vector<bool> reached_;         // By rank: this rank has had a connection to its port.
+  std::vector<bool> reached_;         // By rank: a TCP connection with it was made.
   std::size_t missing_ = 0;
   PendingList pending_;
   std::vector<Again> again_;
@@ -406,8 +407,8 @@ Listener::Listener(const std::string& address) {
     socket_ = make_socket(at.family());
     if (!socket_) no_socket();
     // The connections of other groups have this port too.
-    const int yes = port == 0 ? 0 : 1;
-    ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const int yes = 1;
+    if (port != 0) ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     const bool listens =
         ::bind(socket_.get(), at.get(), at.length()) == 0 && ::listen(socket_.get(), 4096) == 0;
     return listens ? 0 : errno;

@@ -84,8 +84,11 @@ std::string job() {
 
 /// A port that is currently free, on any address of this host; one of TUTTI_PORTS if it is set.
 int free_port() {
-  // A server reads TUTTI_PORTS, but its thread takes a millisecond.
-  if (!variable("TUTTI_PORTS").empty()) return StoreServer(StoreServerOptions{.host = "*"}).port();
+  // A server reads TUTTI_PORTS, but its thread takes a millisecond. The token keeps others out.
+  if (!variable("TUTTI_PORTS").empty()) {
+    const auto token = StoreToken::available() ? StoreToken::random() : StoreToken();
+    return StoreServer(StoreServerOptions{.host = "*", .token = token}).port();
+  }
   const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -169,10 +172,14 @@ Rendezvous::Rendezvous(const LaunchOptions& options)
     server_ = std::make_unique<StoreServer>(StoreServerOptions{
         .host = host_, .token = token_.token(), .job = job(), .size = options_.ranks});
     address_ = fmt::format("tcp://{}:{}", host_, server_->port());
-    publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
   } catch (const Error& error) {
     throw Failure(Exit::unavailable,
                   fmt::format("cannot host the store of the ranks: {}", error.what()));
+  }
+  try {
+    publish(assignment_, {0, options_.ranks, address_, token_.file(), host_, free_port()});
+  } catch (const Error& error) {
+    throw Failure(Exit::unavailable, fmt::format("no port for MASTER_PORT: {}", error.what()));
   }
 }
 

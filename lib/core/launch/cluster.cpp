@@ -221,7 +221,9 @@ int store_port(int base) {
 int job_port(std::string_view job) {
   internal::Hash hash;
   hash.add(job);
-  const auto ports = internal::port_range().value_or(job_ports);
+  hash.add(std::uint64_t{0});  // Mixes the last letters into the low bits.
+  const auto range = internal::port_range();
+  const auto ports = range ? range->of_jobs() : job_ports;
   return ports.first + static_cast<int>(hash.value() % static_cast<unsigned>(ports.size()));
 }
 
@@ -286,7 +288,11 @@ bool internal::has_key_value_space(const ClusterInfo& info) {
          !pmix_job.empty();
 }
 
-void internal::read_store(ClusterInfo& info) {
+int internal::named_store_port() {
+  return read_port("TUTTI_STORE_PORT").value_or(0);
+}
+
+void internal::read_store(ClusterInfo& info, bool by_launcher) {
   const bool of_slurm = info.launcher == slurm.launcher;
   info.token_file = StoreToken::file_of_environment();
   info.open_store = environment_switch("TUTTI_STORE_OPEN", false);
@@ -301,7 +307,10 @@ void internal::read_store(ClusterInfo& info) {
                          : master_port.value_or(default_master_port) + 1;
     info.store = tcp_address(host, store_port(port));
   } else if (of_slurm) {
-    if (info.local_size != info.size && has_key_value_space(info)) return;
+    // A token of all hosts serves ranks without a library of PMIx, too.
+    if (by_launcher && info.token_file.empty() && info.local_size != info.size &&
+        has_key_value_space(info))
+      return;
     // Hosts of the step. The job may have other hosts, on which rank 0 never runs.
     auto nodes = read_text("SLURM_STEP_NODELIST");
     if (nodes.empty()) nodes = read_text("SLURM_JOB_NODELIST");

@@ -207,10 +207,8 @@ ProcessGroup init(const InitOptions& options) {
   if (!told && (needs_store || needs_device)) told = environment.detect();
   if (needs_device) group.device = internal::device_of_rank(*entry, group, told);
   if (needs_store) {
-    if (!told) {
-      told = ClusterInfo{};
-      if (options.environment == nullptr) internal::read_store(*told);
-    }
+    if (!told) told = ClusterInfo{};
+    if (options.rank && options.environment == nullptr) internal::read_store(*told, false);
     told->rank = group.rank;
     told->size = group.size;
     group.store = open_cluster_store(*told, group.timeout);

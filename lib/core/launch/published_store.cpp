@@ -47,8 +47,11 @@ std::vector<std::string> addresses_for_others() {
     if (std::ranges::find(found, address) == found.end()) found.push_back(std::move(address));
   };
   if (auto address = address_of_default_route(); !address.empty()) add(std::move(address));
-  for (auto& i : network_interfaces())
-    if (!i.loopback && i.address.find('%') == std::string::npos) add(std::move(i.address));
+  try {
+    for (auto& i : network_interfaces())
+      if (!i.loopback && i.address.find('%') == std::string::npos) add(std::move(i.address));
+  } catch (const Error&) {  // The system does not list them.
+  }
   if (found.empty()) found.emplace_back("127.0.0.1");
   return found;
 }
@@ -161,6 +164,7 @@ PublishedStore exchange_place(const ClusterInfo& info, const StoreToken& token, 
     };
     try {
       place.token = token || !StoreToken::available() ? token : StoreToken::random();
+      place.port = named_store_port();
       place.addresses = addresses_for_others();
       host(*hosted, info, place);
       // The token of a file stays in the file.

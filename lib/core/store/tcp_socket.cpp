@@ -253,6 +253,7 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
   Backoff backoff;
   Deadline full_until;
   Problem problem;
+  bool resolves = false;
   for (int attempts = 1;; ++attempts) {
     std::error_code unknown;
     const auto addresses = tcp::resolver(io).resolve(host, std::to_string(port),
@@ -260,6 +261,8 @@ tcp::socket connect_to_store(asio::io_context& io, const std::string& host, int 
     if (unknown)
       problem = {.text =
                      fmt::format("the name '{}' does not resolve: {}", host, unknown.message())};
+    else if (!std::exchange(resolves, true))
+      problem = {};
     for (const auto& address : addresses) {
       const auto until = std::min(deadline.time(), Clock::now() + attempt_limit);
       try {
@@ -311,6 +314,7 @@ StoreListener::StoreListener(asio::io_context& io, const std::string& host, int 
   const auto listen = [&](int at) {
     port_ = at;
     if (loopback) listen_on_loopback(at, error);
+    if (loopback && error && port == 0) listeners_.clear();  // Another program has it for IPv6.
     if (everywhere) listen_at({tcp::v6(), 0}, true, error);
     if (everywhere && error && error.value() != EADDRINUSE)  // A machine without IPv6.
       listen_at({tcp::v4(), 0}, false, error);

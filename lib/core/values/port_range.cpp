@@ -44,11 +44,12 @@ std::optional<PortRange> port_range() {
 int listen_at_any_port(std::string_view what, const std::function<int(int port)>& listen) {
   const auto range = port_range();
   if (!range) return listen(0);
+  const int first = range->size() == 1 ? range->first : range->of_jobs().last + 1;
+  const int ports = range->last - first + 1;
   // Processes of one host that begin at different ports rarely want the same one.
-  const auto begin =
-      static_cast<int>(std::random_device()() % static_cast<unsigned>(range->size()));
-  for (int i = 0; i < range->size(); ++i) {
-    const int result = listen(range->first + (begin + i) % range->size());
+  const auto begin = static_cast<int>(std::random_device()() % static_cast<unsigned>(ports));
+  for (int i = 0; i < ports; ++i) {
+    const int result = listen(first + (begin + i) % ports);
     if (result != EADDRINUSE) return result;
   }
   failf(Errc::resource_exhausted,

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -28,7 +29,9 @@ std::string variable(const char* name) {
 }
 
 std::filesystem::path file_of(const std::string& name) {
-  return std::filesystem::path(variable("TUTTI_TEST_PMIX")) / name;
+  const auto folder = variable("TUTTI_TEST_PMIX");
+  if (folder.empty()) throw std::runtime_error("TUTTI_TEST_PMIX is not set");
+  return std::filesystem::path(folder) / name;
 }
 
 std::string key_of(const char* key, const std::string& rank) {

@@ -598,12 +598,6 @@ class Processes(Program):
 
 
 class Refusals(Program):
-    def test_one_rank_of_a_launcher_says_what_is_wrong_with_an_option(self):
-        for rank, lines in (("0", 1), ("1", 0)):
-            done = tutti("bench", "--warm-up", "1", TUTTI_RANK=rank, TUTTI_SIZE="2")
-            self.assertEqual(done.returncode, 64)
-            self.assertEqual(done.stderr.count("\n"), lines, done.stderr)
-
     def test_bench_says_what_is_wrong_with_an_option(self):
         two = ["bench", "-n", "2"]
         for arguments, words in (

@@ -283,6 +283,7 @@ TEST_F(VariablesEnvironmentTest, ReadsThoseOfSlurm) {
   EXPECT_EQ(info->local_rank, 2);
   EXPECT_EQ(info->node, 1);
   EXPECT_TRUE(info->store.starts_with("tcp://cn07:2")) << info->store;
+  EXPECT_EQ(info->store.size(), std::string("tcp://cn07:20000").size());
   EXPECT_TRUE(info->hosts_store);
   EXPECT_EQ(info->run, "1234567/2/");
 }
@@ -334,6 +335,19 @@ TEST_F(VariablesEnvironmentTest, StepsAndJobsOfSlurmHavePortsOfTheirOwn) {
     stores.insert(environment.detect()->store);
   }
   EXPECT_EQ(stores.size(), 3);
+  const ScopedVariables range{{"TUTTI_PORTS", "29000-29127"}};  // 32 are for jobs.
+  for (const auto* job : {"123456", "1234567"}) {
+    stores.clear();
+    for (const auto* step : {"0", "1", "2", "3", "4", "5", "6", "7"}) {
+      const ScopedVariables set{{"SLURM_PROCID", "0"},
+                                {"SLURM_NTASKS", "2"},
+                                {"SLURM_JOB_ID", job},
+                                {"SLURM_STEP_ID", step},
+                                {"SLURM_JOB_NODELIST", "a"}};
+      stores.insert(environment.detect()->store);
+    }
+    EXPECT_GE(stores.size(), 6) << job;
+  }
 }
 
 TEST_F(VariablesEnvironmentTest, PmiOfAnotherStepOfSlurmIsRefused) {
@@ -351,6 +365,10 @@ TEST_F(VariablesEnvironmentTest, SlurmsPmixReplacesTheAddressIfItIsOfTheStep) {
                             {"SLURM_JOB_ID", "3"},       {"SLURM_STEP_ID", "1"},
                             {"SLURM_JOB_NODELIST", "a"}, {"PMIX_NAMESPACE", "slurm.pmix.3.1"}};
   EXPECT_EQ(environment.detect()->store, "");
+  {
+    const ScopedVariables token{{"TUTTI_TOKEN_FILE", "/file"}};
+    EXPECT_NE(environment.detect()->store, "") << "libpmix is not needed";
+  }
   const ScopedVariables one_host{{"SLURM_NNODES", "1"}};
   EXPECT_NE(environment.detect()->store, "");
   const ScopedVariables outer{{"SLURM_NNODES", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.3.0"}};
