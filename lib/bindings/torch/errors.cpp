@@ -42,8 +42,7 @@ void throw_as_torch(const Error& error) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("tutti: Timed out waiting: ", text, " (Socket Timeout)"));
     case Errc::peer_lost:
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("tutti: Connection closed by peer: ", text));
+      C10_THROW_ERROR(DistBackendError, c10::str("tutti: Connection closed by peer: ", text));
     default:
       C10_THROW_ERROR(DistBackendError, c10::str("tutti: ", text));
   }
