@@ -151,7 +151,7 @@ Error Mesh::describe_lost(int peer) const {
     ended = dead >= 0 ? dead : peer;
     why = dead >= 0
               ? "its process, which served the store, has ended, or its host cannot be reached"
-              : "the store has ended too, so the first rank that died is not known";
+              : "the store has ended too, so the first rank that ended is not known";
   }
   return {Errc::peer_lost,
           left ? fmt::format("rank {} has left the group", names_(peer))
