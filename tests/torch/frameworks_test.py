@@ -357,7 +357,8 @@ def ray_train(_, __, backend):
         train(model, sgd(model), rows_of(rank, size))
         torch.save(list(model.parameters()), f"{config['folder']}/{rank}")
     with tempfile.TemporaryDirectory() as folder:
-        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
+        ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000,
+                 runtime_env={"worker_process_setup_hook": "tutti.c10d.register"})  # A build folder has no entry point.
         try:
             TorchTrainer(loop, train_loop_config={"folder": folder}, torch_config=TorchConfig(backend=backend),
                          scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=folder)).fit()
