@@ -47,5 +47,5 @@ def describe(group=None):
 
 
 register()
-# Callbacks of futures are Python's; none may run after the interpreter has ended.
-atexit.register(_c10d.drain_futures)
+# Callbacks of futures are Python's, and so may be tensors of calls; neither may end after the interpreter.
+atexit.register(_c10d.end_with_python)

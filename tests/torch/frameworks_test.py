@@ -11,12 +11,14 @@ import datetime
 import importlib.metadata
 import os
 import pathlib
+import random
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import torch
@@ -391,13 +393,29 @@ def torchft(rank, size, backend):
     return results
 
 
+class Last:
+    """An object that Python frees after its last thread."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def __del__(self, sleep=time.sleep):
+        self.store.set("rank 0 ends", "1")
+        sleep(1)
+
+
 def leave_groups(rank, size, backend):
-    """Six groups, DDP and a call that nothing waits for are there when the program ends."""
+    """Six groups and DDP are there when the program ends, and a call of rank 0 ends while Python does."""
     dist.init_process_group(backend)
     for _ in range(6):
         dist.all_reduce(torch.ones(4), group=dist.new_group(list(range(size))))
     model = DistributedDataParallel(network())
     train(model, sgd(model), rows_of(rank, size))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        globals()["last"] = Last(store)
+    else:
+        store.wait(["rank 0 ends"])
     dist.all_reduce(torch.ones(1000), async_op=True)
     return list(model.parameters())
 
@@ -419,12 +437,19 @@ def run_rank(rank, size, backend, folder, destroys, *names):
         dist.destroy_process_group()
 
 
+def free_port():
+    """Below the ports that the system gives to connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+
+
 def run_programs(names, backend, ranks=2, destroys=True, limit=900):
     """The results of rows: one for each rank, which has one for each row."""
     with contextlib.ExitStack() as held:
         folder = held.enter_context(tempfile.TemporaryDirectory())
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         programs = []
         for rank in range(ranks):
             variables = {"OMP_NUM_THREADS": 1, "RAY_USAGE_STATS_ENABLED": 0, "HF_HUB_OFFLINE": 1}
