@@ -80,7 +80,7 @@ bool python_has_ended = false;
 /// Frees objects that may own some of Python's. Python ends a thread that takes its lock once it
 /// has ended, and the unwinding of that thread's stack would end the process: then they are leaked.
 template <typename... T>
-void let_go(T&... held) {
+void release_held(T&... held) {
   const std::shared_lock lock(ending);
   auto taken = std::make_tuple(std::move(held)...);
   if (python_has_ended) static_cast<void>(new auto(std::move(taken)));
@@ -91,7 +91,7 @@ struct Completion {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<Tensors> outputs;
 
-  ~Completion() { let_go(future, outputs); }
+  ~Completion() { release_held(future, outputs); }
 };
 
 void complete(c10::ivalue::Future& future, const std::vector<Tensors>& outputs,
@@ -126,7 +126,7 @@ void end_with_python() {
 }
 
 Call::~Call() {
-  let_go(outputs, future, arrays);
+  release_held(outputs, future, arrays);
 }
 
 void Call::finish() {
