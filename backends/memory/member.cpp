@@ -26,7 +26,7 @@ constexpr auto time_of_comparison = 500ms;
 
 Error dead_error(const internal::GroupNames& names, int rank) noexcept {
   return internal::described(Errc::peer_lost, [&, shown = names(rank)] {
-    return Error(Errc::peer_lost, fmt::format("the process of rank {} has died", shown),
+    return Error(Errc::peer_lost, fmt::format("the process of rank {} has ended", shown),
                  {.rank = shown});
   });
 }

@@ -130,7 +130,7 @@ Error Mesh::describe_lost(int peer) const {
   bool left = false;
   int ended = peer;
   int dead = peer;
-  const char* why = "its process has died, or its host cannot be reached";
+  const char* why = "its process has ended, or its host cannot be reached";
   // Relaxed: no other data depends on the number.
   const int server = server_.load(std::memory_order_relaxed);
   try {
@@ -149,8 +149,9 @@ Error Mesh::describe_lost(int peer) const {
     // that.
     dead = server;
     ended = dead >= 0 ? dead : peer;
-    why = dead >= 0 ? "its process, which served the store, has died, or its host cannot be reached"
-                    : "the store has ended too, so the first rank that died is not known";
+    why = dead >= 0
+              ? "its process, which served the store, has ended, or its host cannot be reached"
+              : "the store has ended too, so the first rank that ended is not known";
   }
   return {Errc::peer_lost,
           left ? fmt::format("rank {} has left the group", names_(peer))

@@ -1,18 +1,23 @@
 """The backend "tutti" of torch.distributed, for tensors on cpu and cuda."""
 import atexit
+import datetime
 import os
+import typing
 
+import torch
 import torch.distributed as dist
 
 from tutti import _c10d, _interrupt
 
 
-def create(store, rank, size, timeout=dist.default_pg_timeout, name="tutti", backend=None, device_backend=None):
+def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta = dist.default_pg_timeout,
+           name: str = "tutti", backend: typing.Optional[str] = None,
+           device_backend: typing.Optional[str] = None) -> torch._C._distributed_c10d.Backend:
     """A backend of c10d that torch.distributed does not know, for frameworks that make groups of their own, such as
     torchft. Collective: every rank of `size` calls it with one store of c10d. timeout: a timedelta, the limit of each
-    call; name: that of the group in errors. backend, device_backend: the transport, and that of tensors on cuda; by
-    default TUTTI_BACKEND and TUTTI_DEVICE_BACKEND, or else every group chooses. Its methods are those of torch's
-    ProcessGroupGloo."""
+    call; name: that of the group in errors, the same on all ranks. backend, device_backend: the transport, and that of
+    tensors on cuda; by default TUTTI_BACKEND and TUTTI_DEVICE_BACKEND, or else every group chooses. Its methods are
+    those of torch's ProcessGroupGloo."""
     made = _c10d.create(store, rank, size, timeout.total_seconds(), name,
                         backend or os.environ.get("TUTTI_BACKEND", "auto"),
                         device_backend or os.environ.get("TUTTI_DEVICE_BACKEND", "auto"))
@@ -22,7 +27,9 @@ def create(store, rank, size, timeout=dist.default_pg_timeout, name="tutti", bac
 
 
 def _create(options, _=None):
-    return create(options.store, options.group_rank, options.group_size, options.timeout, options.group_id)
+    # torch lists the ranks of every group but the default one, which it calls "0".
+    name = options.group_id if options.global_ranks_in_group else "world"
+    return create(options.store, options.group_rank, options.group_size, options.timeout, name)
 
 
 def register():
@@ -40,5 +47,5 @@ def describe(group=None):
 
 
 register()
-# Callbacks of futures are Python's; none may run after the interpreter has ended.
-atexit.register(_c10d.drain_futures)
+# Callbacks of futures are Python's, and so may be tensors of calls; neither may end after the interpreter.
+atexit.register(_c10d.end_with_python)

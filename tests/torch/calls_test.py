@@ -276,9 +276,21 @@ class Errors(unittest.TestCase):
             dist.all_reduce(torch.ones(1))
             if rank == 1:
                 os._exit(0)
-            self.assert_raises(dist.DistBackendError, "Connection closed by peer.*peer_lost.*rank 1",
+            self.assert_raises(dist.DistBackendError, "Connection closed by peer.*peer_lost.*group 'world'.*rank 1.* has ended",
                                lambda: dist.all_reduce(torch.ones(1)))
         run_ranks(3, body)
+
+    def test_a_group_has_the_name_that_the_program_gave_it(self):
+        def body(rank, size):
+            ranks = list(range(size))
+            for group, name in ((dist.new_group(ranks, group_desc="of tensors"), "of tensors"), (dist.new_group(ranks), "2"),
+                                (dist.new_group(ranks, group_desc=f"on rank {rank}"), f"on rank {rank}")):
+                self.assert_raises(dist.DistBackendError, f"mismatch.* group '{name}'",
+                                   lambda group=group: dist.all_reduce(torch.ones(3 + rank), group=group))
+            part = dist.new_group(ranks, group_desc="of works")
+            self.assert_raises(dist.DistBackendError, "mismatch.* group 'of works'",
+                               lambda: dist.all_reduce(torch.ones(3 + rank), group=part, async_op=True).wait())
+        run_ranks(2, body)
 
     def test_an_interrupt_ends_ranks_that_wait_for_each_other(self):
         def body(rank, size):

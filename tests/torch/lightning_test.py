@@ -68,9 +68,9 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
-def fit(directory, ranks):
+def fit(directory, ranks, backend="tutti"):
     """Trains; rank r writes its parameters and the metric to `directory`/r."""
-    strategy = DDPStrategy(process_group_backend="tutti", start_method="fork") if ranks > 1 else "auto"
+    strategy = DDPStrategy(process_group_backend=backend, start_method="fork") if ranks > 1 else "auto"
     trainer = pl.Trainer(max_epochs=2, accelerator="cpu", devices=ranks, strategy=strategy, logger=False,
                          enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
                          use_distributed_sampler=False)

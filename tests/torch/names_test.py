@@ -224,6 +224,10 @@ class Names(unittest.TestCase):
             made.allreduce(data).wait()
             equal(data[0], torch.full((3,), size * (size - 1) / 2))
             assert made.name() == "tutti"
+            with self.assertRaisesRegex(dist.DistBackendError, "mismatch.* group 'mine'"):
+                made.allreduce([torch.ones(3 + rank)]).wait()
+            with self.assertRaisesRegex(ValueError, "rank is 2; a group of 2 has ranks 0 to 1"):
+                tutti.c10d.create(store, 2, size)
         self.on_ranks(body, sizes=(2,))
 
     def test_star_imports_and_keywords(self):

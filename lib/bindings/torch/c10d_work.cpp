@@ -3,7 +3,9 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <shared_mutex>
 #include <thread>
+#include <tuple>
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/StreamGuard.h>
@@ -72,6 +74,26 @@ class Completer {
   std::size_t busy_ = 0;
 };
 
+std::shared_mutex ending;  // Of the next one.
+bool python_has_ended = false;
+
+/// Frees objects that may own some of Python's. Python ends a thread that takes its lock once it
+/// has ended, and the unwinding of that thread's stack would end the process: then they are leaked.
+template <typename... T>
+void release_held(T&... held) {
+  const std::shared_lock lock(ending);
+  auto taken = std::make_tuple(std::move(held)...);
+  if (python_has_ended) static_cast<void>(new auto(std::move(taken)));
+}
+
+/// What completes a future.
+struct Completion {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::vector<Tensors> outputs;
+
+  ~Completion() { release_held(future, outputs); }
+};
+
 void complete(c10::ivalue::Future& future, const std::vector<Tensors>& outputs,
               const std::exception_ptr& error) {
   if (error != nullptr)
@@ -95,6 +117,16 @@ c10::Stream order_stream(Call& call) {
 
 void drain_futures() {
   Completer::get().drain();
+}
+
+void end_with_python() {
+  drain_futures();
+  const std::unique_lock lock(ending);
+  python_has_ended = true;
+}
+
+Call::~Call() {
+  release_held(outputs, future, arrays);
 }
 
 void Call::finish() {
@@ -205,18 +237,19 @@ c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
     complete(*future, call_->outputs, call_->error);
     return future;
   }
+  const std::shared_ptr<Completion> end(new Completion{future, call_->outputs});
   in_torch_errors([&] {
-    call_->work.on_done([future, outputs = call_->outputs](const Error* failure) {
+    call_->work.on_done([end](const Error* failure) {
       auto error = failure == nullptr ? std::exception_ptr() : as_torch(*failure);
       try {
-        Completer::get().run([future, outputs, error] { complete(*future, outputs, error); });
+        Completer::get().run([end, error] { complete(*end->future, end->outputs, error); });
       } catch (const std::exception& no_thread) {
         // Its callbacks run here, where they may not wait. value() of a future with an error
         // throws.
         if (error == nullptr)
           error = as_torch({Errc::resource_exhausted,
                             std::string("no thread completes the future: ") + no_thread.what()});
-        complete(*future, outputs, error);
+        complete(*end->future, end->outputs, error);
       }
     });
   });

@@ -23,6 +23,9 @@ namespace c10d_door {
 /// One call: its tensors, and how it ended. The call holds it until it has ended.
 struct Call {
   explicit Call(const c10::Device& on) : device(on), arrays(on) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call();
 
   const c10::Device device;
   /// A stream of the device can wait for the call; otherwise Work::block_stream() blocks the host.
@@ -83,9 +86,12 @@ class CallWork final : public ::c10d::Work {
   std::chrono::milliseconds call_timeout_;
 };
 
-/// Waits until the callbacks of all futures that have ended are done, for 10 s at most: call it
-/// before Python ends, without its lock.
+/// Waits until the callbacks of all futures that have ended are done, for 10 s at most.
 void drain_futures();
+
+/// Call it before Python ends, without its lock: drains the futures. Calls that end later leak
+/// their tensors, which may own objects of Python.
+void end_with_python();
 
 }  // namespace c10d_door
 }  // namespace tutti

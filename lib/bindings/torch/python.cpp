@@ -32,6 +32,6 @@ PYBIND11_MODULE(_c10d, m) {
         py::arg("group"), py::arg("backend"), py::arg("device_backend"),
         py::call_guard<py::gil_scoped_release>());
   m.def("describe", &tutti::c10d_door::describe, py::arg("backend"));
-  m.def("drain_futures", &tutti::c10d_door::drain_futures,
+  m.def("end_with_python", &tutti::c10d_door::end_with_python,
         py::call_guard<py::gil_scoped_release>());
 }

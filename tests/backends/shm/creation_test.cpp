@@ -157,7 +157,7 @@ TEST(ShmCreation, ADeadRankIsFoundBeforeTheDeadline) {
       }).detach();
     }
     const auto start = Clock::now();
-    const auto error = expect_error(Errc::peer_lost, {"the process of rank 2 has died"},
+    const auto error = expect_error(Errc::peer_lost, {"the process of rank 2 has ended"},
                                     [&] { (void)ProcessGroup::create(options); });
     EXPECT_EQ(error.where().rank, 2) << error.what();
     EXPECT_LT(since(start), 300 + 500 * patience());

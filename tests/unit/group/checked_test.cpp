@@ -124,7 +124,7 @@ class FindsADeath final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   std::optional<Error> failure() const override {
-    return Error(Errc::peer_lost, "the process of rank 2 has died", {.rank = 2});
+    return Error(Errc::peer_lost, "the process of rank 2 has ended", {.rank = 2});
   }
 };
 
