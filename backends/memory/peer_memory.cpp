@@ -40,9 +40,10 @@ std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Lo
   struct stat status {};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0)
     throw Error(Errc::backend, fmt::format("cannot open descriptor {} of process {}: {}",
-                                           location.file, id, std::strerror(errno)));
+                                           location.file, std::abs(id), std::strerror(errno)));
   // The number is still that of the peer, so the file was the peer's.
-  if (has_ended(process)) throw Error(Errc::backend, fmt::format("process {} has ended", id));
+  if (has_ended(process))
+    throw Error(Errc::backend, fmt::format("process {} has ended", std::abs(id)));
   // A copy, which is checked before the segment is mapped.
   SegmentLabel label{};
   const bool is_segment = S_ISREG(status.st_mode) &&
@@ -52,7 +53,7 @@ std::shared_ptr<Segment> map_segment(int id, const Descriptor& process, const Lo
       label.segment != location.segment)
     throw Error(Errc::backend,
                 fmt::format("descriptor {} of process {} no longer refers to segment {}",
-                            location.file, id, location.segment));
+                            location.file, std::abs(id), location.segment));
   return Segment::map(file, static_cast<std::size_t>(status.st_size), Segment::Use::arrays);
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -31,16 +32,19 @@ using namespace std::chrono_literals;
 
 /// A waiting rank looks for processes that have died and at its deadline this often.
 constexpr std::chrono::milliseconds time_of_looks = 20ms;
+/// The most connections that rank 0 has while it passes the memory, per rank.
+constexpr std::size_t most_connections = 4;
 
 /// The data that a rank publishes in the store for its peers.
 struct PeerInfo {
   std::uint32_t version = Layout::version;
   std::string address{};  ///< Its socket's; empty if no rank needs it.
+  std::string proof{};    ///< What a peer sends that asks for the shared memory.
 };
 
 Bytes encode(const PeerInfo& info) {
   internal::Writer out;
-  out.u32(info.version).text(info.address);
+  out.u32(info.version).text(info.address).text(info.proof);
   return out.take();
 }
 
@@ -55,6 +59,7 @@ PeerInfo decode(const Bytes& bytes, int rank) {
                     "run the same version of tutti on every rank",
                     rank, info.version, Layout::version);
   info.address = in.text();
+  info.proof = in.text();
   in.end();
   return info;
 }
@@ -125,6 +130,9 @@ class Assembly {
   }
 
   void look_at_processes() {
+    // Who connects to another rank than 0 wants the descriptor of its process alone.
+    while (init_.rank != 0 && listener_.is_open() && accept_connection(listener_).is_open()) {
+    }
     auto events = watched_;
     (void)::poll(events.data(), events.size(), 0);
     for (std::size_t r = 0; r < events.size(); ++r)
@@ -135,6 +143,7 @@ class Assembly {
 
   void make_segment() {
     if (init_.size > 1) listener_ = listen_anywhere(init_.size, mine_.address);
+    mine_.proof = random_text();
     const auto bytes = made_.memory.layout().bytes();
     // Some MiB; the figures of available memory may leave out what the kernel would free.
     file_ = make_file(bytes, {.available = {}});
@@ -161,9 +170,11 @@ class Assembly {
   }
 
   void check_hosts() const {
+    auto first = locations_[0]->identity;
+    for (const auto& location : locations_)
+      first.sees_peers = first.sees_peers && location->identity.sees_peers;
     for (std::size_t r = 1; r < locations_.size(); ++r)
-      if (const auto differs =
-              internal::difference(locations_[0]->identity, locations_[r]->identity);
+      if (const auto differs = internal::difference(first, locations_[r]->identity);
           !differs.empty())
         internal::failf(Errc::unsupported,
                         "group '{}': the backend shm needs all ranks on one host, but ranks {} and "
@@ -253,24 +264,39 @@ class Assembly {
             {.rank = missing.empty() ? -1 : missing.front(), .missing = missing}};
   }
 
-  /// Serves the other ranks until all have joined. Ignores connections of other processes.
+  struct Peer {
+    Descriptor socket;
+    bool is_served = false;
+  };
+
+  /// Serves the other ranks until all have joined. Ignores connections of other processes, and
+  /// gives nothing without the proof: other processes of the user may be in another container.
   void pass_segment() {
     join();
-    std::vector<Descriptor> peers;  // A rank closes its connection when it has joined.
+    std::vector<Peer> peers;  // A rank closes its connection when it has joined.
     while (!is_complete()) {
       look([&] { return late(); });
       auto events = watched_;  // A process that dies ends the pause.
       events.push_back({listener_.get(), POLLIN, 0});
-      for (const auto& peer : peers) events.push_back({peer.get(), POLLIN, 0});
+      for (const auto& peer : peers) events.push_back({peer.socket.get(), POLLIN, 0});
       (void)::poll(events.data(), events.size(), pause());
       const auto first = watched_.size() + 1;
-      for (std::size_t i = peers.size(); i-- > 0;)
-        if (events[first + i].revents != 0) peers.erase(peers.begin() + static_cast<long>(i));
-      auto peer = accept_connection(listener_);
+      for (std::size_t i = peers.size(); i-- > 0;) {
+        auto& peer = peers[i];
+        if (events[first + i].revents == 0) continue;
+        const bool was_served = std::exchange(peer.is_served, true);
+        if (was_served || !receive_proof(peer.socket, mine_.proof) ||
+            !send_file(peer.socket, file_))
+          peers.erase(peers.begin() + static_cast<long>(i));
+      }
+      auto socket = accept_connection(listener_);
       bool is_known = false;
-      for (std::size_t r = 1; r < locations_.size() && peer.is_open() && !is_known; ++r)
-        is_known = is_process(peer, made_.ids[r], locations_[r]->identity.user);
-      if (is_known && send_file(peer, file_)) peers.push_back(std::move(peer));
+      for (std::size_t r = 1; r < locations_.size() && socket.is_open() && !is_known; ++r)
+        is_known = is_process(socket, made_.ids[r], locations_[r]->identity.user);
+      if (!is_known) continue;
+      // A rank whose connection ends asks again.
+      if (peers.size() == most_connections * size()) peers.erase(peers.begin());
+      peers.push_back({std::move(socket)});
     }
   }
   int pause() const {
@@ -293,6 +319,7 @@ class Assembly {
       if (!is_process(socket, made_.ids[0], locations_[0]->identity.user))
         internal::failf(Errc::backend, "shm: the process that listens for rank {} is another one",
                         names_(0));
+      (void)send_proof(socket, infos_[0].proof);
       for (pollfd event{socket.get(), POLLIN, 0}; event.revents == 0;) {
         look(late_root);
         (void)::poll(&event, 1, pause());

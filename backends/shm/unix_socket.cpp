@@ -47,19 +47,22 @@ struct FileMessage {
 
 }  // namespace
 
+std::string random_text() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != ssize_t{bytes.size()})
+    fail_socket("make a random name");
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
 Descriptor listen_anywhere(int backlog, std::string& address) {
   auto socket = make_socket();
   sockaddr_un own{};
   own.sun_family = AF_UNIX;
   // Behind a zero, which begins an abstract name.
-  constexpr std::size_t length = 33;
-  std::array<unsigned char, 16> name{};
-  if (::getrandom(name.data(), name.size(), 0) != ssize_t{name.size()})
-    fail_socket("name a unix socket");
-  address = '\0' + fmt::format("{:02x}", fmt::join(name, ""));
-  std::memcpy(own.sun_path, address.data(), length);
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&own),
-             offsetof(sockaddr_un, sun_path) + length) != 0 ||
+  address = '\0' + random_text();
+  std::memcpy(own.sun_path, address.data(), address.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&own), length) != 0 ||
       ::listen(socket.get(), backlog) != 0)
     fail_socket("listen on a unix socket");
   return socket;
@@ -92,6 +95,16 @@ bool is_process(const Descriptor& socket, int process, std::string_view user) {
   socklen_t length = sizeof peer;
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
          (process < 0 || peer.pid == process) && std::to_string(peer.uid) == user;
+}
+
+bool send_proof(const Descriptor& socket, std::string_view proof) {
+  return ::send(socket.get(), proof.data(), proof.size(), MSG_NOSIGNAL) == std::ssize(proof);
+}
+
+bool receive_proof(const Descriptor& socket, std::string_view proof) {
+  std::array<char, 64> bytes{};
+  const auto n = ::recv(socket.get(), bytes.data(), bytes.size(), 0);
+  return n > 0 && std::string_view(bytes.data(), static_cast<std::size_t>(n)) == proof;
 }
 
 bool send_file(const Descriptor& socket, const Descriptor& file) {

@@ -132,9 +132,10 @@ JobToken::JobToken(const LaunchOptions& options) : file_(options.token_file) {
       token_ = StoreToken::read(file_);
     else if (options.nodes == 1 && StoreToken::available())
       token_ = StoreToken::random();
-    // A pipe gives its bytes to this process alone.
+    // A pipe gives its bytes to this process alone, and /dev/stdin is another file in a rank.
     std::error_code none;
-    if (!token_ || (given && std::filesystem::is_regular_file(file_, none))) return;
+    const bool is_own = file_.starts_with("/dev/") || file_.starts_with("/proc/self/");
+    if (!token_ || (given && !is_own && std::filesystem::is_regular_file(file_, none))) return;
     held_ = hold(token_.text());
     file_ = fmt::format("/proc/{}/fd/{}", ::getpid(), held_.get());
   } catch (const Error& error) {

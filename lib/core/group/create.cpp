@@ -179,9 +179,11 @@ std::string why_apart(const RankLocations& locations) {
     const auto known = first.emplace(own.identity.boot, r).first->second;
     const auto& other = *locations[known];
     const bool is_named = own.host != text_of(own.identity);
-    if (!is_named && own.host != other.host && other.host == text_of(other.identity))
-      return fmt::format("; ranks {} and {} run on one kernel, but differ in {}", known, r,
-                         difference(other.identity, own.identity));
+    if (is_named || own.host == other.host || other.host != text_of(other.identity)) continue;
+    const auto differs = difference(other.identity, own.identity);
+    return fmt::format("; ranks {} and {} run on one kernel, but {}", known, r,
+                       differs.empty() ? "the system permits SO_PEERPIDFD to one of them alone"
+                                       : "differ in " + differs);
   }
   return {};
 }

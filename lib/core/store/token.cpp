@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -53,7 +54,15 @@ struct TokenBytes {
   internal::failf(Errc::invalid_argument, "token file '{}': {}", file, why);
 }
 
+/// In a user namespace, the group of files whose group it does not know.
+gid_t unknown_group() {
+  gid_t group = 65534;
+  std::ifstream("/proc/sys/kernel/overflowgid") >> group;
+  return group;
+}
+
 bool has_group(gid_t group) {
+  if (group == unknown_group()) return false;
   std::vector<gid_t> groups(static_cast<std::size_t>(std::max(::getgroups(0, nullptr), 0)));
   const int n = ::getgroups(static_cast<int>(groups.size()), groups.data());
   groups.resize(static_cast<std::size_t>(std::max(n, 0)));

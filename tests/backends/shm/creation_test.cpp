@@ -1,6 +1,7 @@
 // Making groups over shared memory: ranks that die, give up or lack resources, and other processes
 // that disturb.
 
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -226,6 +227,25 @@ TEST(ShmCreation, ConnectionsOfUnauthenticatedPeersDoNotHoldRank0) {
                    [&] { (void)ProcessGroup::create(options); });
       ::waitpid(intruder, nullptr, 0);
     }
+    return std::string();
+  });
+}
+
+TEST(ShmCreation, NoPeerGetsTheMemoryWithoutTheTextFromTheStore) {
+  on_processes({.size = 2}, [](RankProcess& rank) {
+    auto options = options_of(rank, "asked");
+    std::jthread intruder;
+    if (rank.rank() == 1) {
+      intruder = std::jthread([store = options.store, name = options.name] {
+        const auto socket = shm::connect_to(address_of_rank_0(*store, name));
+        ASSERT_TRUE(socket && shm::send_proof(*socket, std::string(32, '0')));
+        pollfd event{socket->get(), POLLIN, 0};
+        EXPECT_EQ(::poll(&event, 1, 10'000), 1);
+        EXPECT_FALSE(shm::receive_file(*socket).is_open());
+      });
+      options.store = std::make_shared<LateStore>(options.store, 500ms);
+    }
+    ProcessGroup::create(options).barrier();
     return std::string();
   });
 }

@@ -114,11 +114,13 @@ class DescriptorLimit {
 // --- Addresses to listen on
 
 TEST(StoreServer, AFreePortIsOneOfTheRange) {
-  const auto port = std::to_string(free_port());
-  const ScopedVariables set{{"TUTTI_PORTS", (port + "-" + port).c_str()}};
+  const ScopedVariables some{{"TUTTI_PORTS", "29300-29399"}};
   for (const char* host : {"", "*", "127.0.0.1", "localhost"}) {
     const StoreServer server({.host = host});
-    EXPECT_EQ(std::to_string(server.port()), port);
+    EXPECT_GE(server.port(), 29300);
+    EXPECT_LE(server.port(), 29399);
+    const auto port = std::to_string(server.port());
+    const ScopedVariables one{{"TUTTI_PORTS", (port + "-" + port).c_str()}};
     expect_error(Errc::resource_exhausted, {"TUTTI_PORTS, " + port},
                  [&] { StoreServer second({.host = host}); });
   }
