@@ -280,9 +280,11 @@ void Rendezvous::assign(const std::stop_token& stop, Store& store) {
         throw Failure(static_cast<Exit>(status.code), status.text);
       }
       if (join_deadline_.expired())
-        throw Failure(Exit::unavailable,
-                      fmt::format("node {} of {} did not connect within {}", number, options_.nodes,
-                                  format_duration(options_.join_timeout)));
+        throw Failure(
+            Exit::unavailable,
+            fmt::format("node {} of {} did not connect to {} within {}; start it, or let "
+                        "TCP connections to this port pass (firewall)",
+                        number, options_.nodes, address_, format_duration(options_.join_timeout)));
     }
     const auto node = from_message<Node>(*text);
     if (node.nodes != options_.nodes)

@@ -100,6 +100,8 @@ std::string in_quotes(std::span<const std::byte> bytes) {
   return fmt::format("{}'{}'", hex, text);
 }
 
+constexpr auto no_answer = "no answer to connecting";
+
 class Attempt {
  public:
   Attempt(asio::io_context& io, const std::string& name, const StoreIdentity& identity,
@@ -112,8 +114,7 @@ class Attempt {
       failf(Errc::resource_exhausted, "store {}: cannot make a socket: {}", name_, error.message());
     if (error) throw Problem{error.message()};
     tune(socket_, silence_of_server);
-    finish("no answer to connecting",
-           [&](auto handler) { socket_.async_connect(to, std::move(handler)); });
+    finish(no_answer, [&](auto handler) { socket_.async_connect(to, std::move(handler)); });
     if (identity_.token) {
       authenticate();
     } else {
@@ -240,6 +241,8 @@ std::string at_address(const std::string& host, const asio::ip::address& address
         ", not another one; if the store is on another host, set that host's address instead of "
         "the name, or correct '{}' in /etc/hosts",
         host);
+  else if (why == no_answer || why == std::make_error_code(std::errc::timed_out).message())
+    text += "; let TCP connections to this port pass (firewall)";
   return text;
 }
 

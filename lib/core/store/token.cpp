@@ -178,6 +178,10 @@ StoreToken StoreToken::read(const std::string& file) {
     refuse_token_file(file, fmt::format("{} for user {}; a Secret of Kubernetes needs defaultMode: "
                                         "0440 with fsGroup",
                                         std::strerror(errno), ::geteuid()));
+  if (descriptor < 0 && file.starts_with("/proc/"))
+    refuse_token_file(file, fmt::format("{}; a process in a container sees no file of a process "
+                                        "outside: set TUTTI_TOKEN_FILE to a file that it has",
+                                        std::strerror(errno)));
   if (descriptor < 0) refuse_token_file(file, std::strerror(errno));
   struct Close {
     int descriptor;

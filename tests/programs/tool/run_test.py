@@ -543,7 +543,7 @@ class Nodes(Run):
                             "--join-timeout", "300ms", "true")
         (_, missing, status), (_, unreachable, other) = self.outputs([first, second])
         self.assertEqual((status, other), (69, 69))
-        self.assertIn("node 1 of 2 did not connect within 0.3 s", missing)
+        self.assertRegex(missing, r"node 1 of 2 did not connect to tcp://\S+ within 0.3 s; start it, or let TCP")
         self.assertIn("127.0.0.1", unreachable)
 
     def test_a_port_that_is_taken_is_named(self):

@@ -70,8 +70,8 @@ TEST_F(Token, AGroupOfTheProcessMayReadAFileOfRoot) {
   const auto link = folder + "/link";
   ASSERT_EQ(::symlink("token", link.c_str()), 0);
   // What a process of user 1000 with these groups gets.
-  const auto read = [&](uid_t owner, mode_t mode, std::vector<gid_t> groups) {
-    EXPECT_EQ(::chown(target.c_str(), owner, 2000), 0);
+  const auto read = [&](uid_t owner, mode_t mode, std::vector<gid_t> groups, gid_t group = 2000) {
+    EXPECT_EQ(::chown(target.c_str(), owner, group), 0);
     EXPECT_EQ(::chmod(target.c_str(), mode), 0);
     return in_child([&]() -> std::string {
              if (::setgroups(groups.size(), groups.data()) != 0 || ::setgid(1000) != 0 ||
@@ -91,6 +91,7 @@ TEST_F(Token, AGroupOfTheProcessMayReadAFileOfRoot) {
   has(read(0, 0444, {2000}), "its mode is 0444, its owner user 0 and its group 2000");
   has(read(0, 0460, {2000}), "its mode is 0460");
   has(read(1000, 0440, {2000}), "its mode is 0440");
+  has(read(0, 0440, {65534}, 65534), "its mode is 0440");  // Any group, in a user namespace.
   has(read(1001, 0440, {2000}), "it belongs to user 1001, this process to user 1000");
 }
 
