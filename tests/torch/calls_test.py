@@ -247,6 +247,38 @@ class Calls(unittest.TestCase):
                 equal(tensor, reduced(size, 1000, torch.float32, dist.ReduceOp.SUM))
         self.on_ranks(body)
 
+    def test_a_process_forked_while_other_threads_use_python_ends(self):
+        def body(rank, size):
+            used, forked = threading.Semaphore(0), threading.Event()
+
+            def use(*_):
+                used.release()
+                forked.wait(20)
+
+            class Memory(bytearray):
+                def __del__(self):
+                    use()
+
+            store = dist.distributed_c10d._get_default_store()
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            if rank == 1:
+                store.wait(["started"])
+                dist.all_reduce(torch.ones(1))
+                return work.wait()
+            work.get_future().then(use)
+            dist.all_reduce(torch.frombuffer(Memory(4), dtype=torch.float32), async_op=True)  # Freed by another thread.
+            store.set("started", "1")
+            assert used.acquire(timeout=10)
+            assert used.acquire(timeout=10)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(5)
+                tutti._c10d.end_with_python()
+                os._exit(0)
+            status = os.waitpid(child, 0)[1]
+            forked.set()
+            assert status == 0, f"the child ended with {status}"
+        run_ranks(2, body)
 
 
 class Errors(unittest.TestCase):
@@ -290,6 +322,10 @@ class Errors(unittest.TestCase):
             part = dist.new_group(ranks, group_desc="of works")
             self.assert_raises(dist.DistBackendError, "mismatch.* group 'of works'",
                                lambda: dist.all_reduce(torch.ones(3 + rank), group=part, async_op=True).wait())
+            store = dist.PrefixStore("own", dist.distributed_c10d._get_default_store())
+            made = tutti.c10d.create(store, rank, size, name="1")  # As torch calls the first group.
+            self.assert_raises(dist.DistBackendError, "mismatch.* group '1'",
+                               lambda: made.allreduce([torch.ones(3 + rank)]).wait())
         run_ranks(2, body)
 
     def test_an_interrupt_ends_ranks_that_wait_for_each_other(self):

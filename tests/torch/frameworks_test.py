@@ -9,6 +9,7 @@ Ranks of the quick tests are processes forked here, those of a row are programs 
 import contextlib
 import datetime
 import importlib.metadata
+import operator
 import os
 import pathlib
 import random
@@ -405,7 +406,7 @@ class Last:
 
 
 def leave_groups(rank, size, backend):
-    """Six groups and DDP are there when the program ends, and a call of rank 0 ends while Python does."""
+    """Six groups and DDP are there when the program ends, and calls of rank 0 end while Python does."""
     dist.init_process_group(backend)
     for _ in range(6):
         dist.all_reduce(torch.ones(4), group=dist.new_group(list(range(size))))
@@ -417,6 +418,7 @@ def leave_groups(rank, size, backend):
     else:
         store.wait(["rank 0 ends"])
     dist.all_reduce(torch.ones(1000), async_op=True)
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().then(operator.methodcaller("value"))
     return list(model.parameters())
 
 

@@ -22,13 +22,14 @@ struct NoOptions {  // Of send and recv.
 void BackendOverTutti::setTimeout(milliseconds timeout) {
   timeout_ = timeout;
   options_->timeout = timeout;
-  in_torch_errors([&] { groups_->set_timeout(timeout); });
+  in_torch_errors(getGroupDesc(), [&] { groups_->set_timeout(timeout); });
 }
 
 c10::intrusive_ptr<::c10d::Backend> BackendOverTutti::split(
     const c10::intrusive_ptr<::c10d::Store>&, const std::vector<int>& ranks,
     const c10::intrusive_ptr<::c10d::Backend::Options>& options) {
-  auto part = in_torch_errors([&] { return groups_->subset(ranks, call_options(timeout_)); });
+  auto part = in_torch_errors(getGroupDesc(),
+                              [&] { return groups_->subset(ranks, call_options(timeout_)); });
   if (part == nullptr) return nullptr;
   return c10::make_intrusive<BackendOverTutti>(std::move(part),
                                                options ? options->timeout : timeout_.load());
@@ -49,7 +50,7 @@ void BackendOverTutti::monitoredBarrier(const ::c10d::BarrierOptions& options, b
     groups_->host().monitored_barrier({.deadline = Deadline::after(limit)});
   } catch (const Error& error) {
     auto late = error.where().missing;
-    if (error.code() != Errc::timeout) throw_as_torch(error);
+    if (error.code() != Errc::timeout) throw_as_torch(error, getGroupDesc());
     if (limit <= kNoTimeout || std::ranges::find(late, rank_) != late.end())
       C10_THROW_ERROR(DistBackendError,
                       c10::str("tutti: Rank ", rank_, " timed out in monitoredBarrier after ",
@@ -93,7 +94,7 @@ WorkPointer BackendOverTutti::receive(OpType type, Tensors& tensors, int peer, i
 }
 
 c10::intrusive_ptr<::c10d::Backend> make_backend(const BackendOptions& options) {
-  return in_torch_errors([&] {
+  return in_torch_errors({}, [&] {
     return c10::make_intrusive<BackendOverTutti>(std::make_unique<Groups>(options),
                                                  options.timeout);
   });
@@ -112,6 +113,10 @@ Groups& groups_of(const c10::intrusive_ptr<::c10d::Backend>& backend) {
 
 ProcessGroup& group_under(const std::string& name, const c10::Device& device) {
   return groups_of(::c10d::resolve_process_group(name)->getBackend(device.type())).on(device);
+}
+
+std::string description_of(const std::string& name) {
+  return ::c10d::resolve_process_group(name)->getGroupDesc();
 }
 
 std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend) {

@@ -27,5 +27,8 @@ std::string describe(const c10::intrusive_ptr<::c10d::Backend>& backend);
 /// its use; likewise. Collective as Groups::on().
 ProcessGroup& group_under(const std::string& name, const c10::Device& device);
 
+/// Torch's description of its process group `name`.
+std::string description_of(const std::string& name);
+
 }  // namespace c10d_door
 }  // namespace tutti

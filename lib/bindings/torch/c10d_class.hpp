@@ -169,7 +169,7 @@ class BackendOverTutti final : public ::c10d::Backend {
     if (!device.is_cpu() && !device.is_cuda())
       C10_THROW_ERROR(NotImplementedError, c10::str("tutti: the tensor is on ", device,
                                                     "; this backend takes cpu and cuda"));
-    auto call = std::make_shared<Call>(device);
+    auto call = std::make_shared<Call>(device, getGroupDesc());
     const auto limit = options.timeout == ::c10d::kUnsetTimeout || options.timeout == kNoTimeout
                            ? timeout_.load()
                            : options.timeout;
@@ -177,7 +177,7 @@ class BackendOverTutti final : public ::c10d::Backend {
     auto work = c10::make_intrusive<CallWork>(rank_, type, title, inputs, call, seq, limit);
     call->outputs = {inputs};
     const c10::NoGradGuard off;
-    in_torch_errors([&] {
+    in_torch_errors(getGroupDesc(), [&] {
       Run run{*groups_, device, call_options(limit), !options.asyncOp};
       run.options = libtorch::detail::on_current_stream(device, run.options);
       start(*call, run);

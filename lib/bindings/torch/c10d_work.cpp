@@ -1,9 +1,11 @@
 #include "torch/c10d_work.hpp"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <shared_mutex>
 #include <thread>
 #include <tuple>
 
@@ -25,12 +27,6 @@ using namespace std::chrono_literals;
 /// future that waits.
 class Completer {
  public:
-  static Completer& get() {
-    static auto* const completer =
-        new Completer;  // Never destroyed: a thread may use it to the end.
-    return *completer;
-  }
-
   /// @throws if there is no such thread; then `complete` is not called.
   void run(std::function<void()> complete) {
     const std::lock_guard lock(mutex_);
@@ -42,9 +38,9 @@ class Completer {
     waiting_.notify_one();
   }
 
-  void drain() {
+  void drain(std::chrono::steady_clock::time_point limit) {
     std::unique_lock lock(mutex_);
-    ended_.wait_for(lock, 10s, [&] { return queue_.empty() && busy_ == 0; });
+    ended_.wait_until(lock, limit, [&] { return queue_.empty() && busy_ == 0; });
   }
 
  private:
@@ -74,16 +70,34 @@ class Completer {
   std::size_t busy_ = 0;
 };
 
-std::shared_mutex ending;  // Of the next one.
-bool python_has_ended = false;
+auto* completer = new Completer;  // Never destroyed: a thread may use it to the end.
+std::atomic<int> uses_of_python = 0;
+std::atomic<bool> python_has_ended = false;
 
-/// Frees objects that may own some of Python's. Python ends a thread that takes its lock once it
-/// has ended, and the unwinding of that thread's stack would end the process: then they are leaked.
+// A forked process has none of the threads that complete futures or use Python.
+[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, [] {
+  completer = new Completer;
+  uses_of_python = 0;
+});
+
+/// Held by code that may run Python's on any thread; end_with_python() waits for it. False once
+/// Python has ended: it then ends a thread that takes its lock, and the unwinding of that thread's
+/// stack would end the process.
+class PythonUse {
+ public:
+  PythonUse() { ++uses_of_python; }
+  PythonUse(const PythonUse&) = delete;
+  PythonUse& operator=(const PythonUse&) = delete;
+  ~PythonUse() { --uses_of_python; }
+  explicit operator bool() const { return !python_has_ended; }
+};
+
+/// Frees objects that may own some of Python's. Once Python has ended they are leaked.
 template <typename... T>
 void release_held(T&... held) {
-  const std::shared_lock lock(ending);
+  const PythonUse use;
   auto taken = std::make_tuple(std::move(held)...);
-  if (python_has_ended) static_cast<void>(new auto(std::move(taken)));
+  if (!use) static_cast<void>(new auto(std::move(taken)));
 }
 
 /// What completes a future.
@@ -116,13 +130,15 @@ c10::Stream order_stream(Call& call) {
 }  // namespace
 
 void drain_futures() {
-  Completer::get().drain();
+  completer->drain(std::chrono::steady_clock::now() + 10s);
 }
 
 void end_with_python() {
-  drain_futures();
-  const std::unique_lock lock(ending);
+  const auto limit = std::chrono::steady_clock::now() + 10s;
+  completer->drain(limit);
   python_has_ended = true;
+  while (uses_of_python > 0 && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(1ms);
 }
 
 Call::~Call() {
@@ -134,7 +150,7 @@ void Call::finish() {
   try {
     work.wait();
   } catch (const Error& failure) {
-    error = as_torch(failure);
+    error = as_torch(failure, group_description);
   }
   work = Work();
   done = true;
@@ -198,7 +214,7 @@ bool CallWork::wait(std::chrono::milliseconds timeout) {
   if (call_->device.is_cpu() || opType_ == ::c10d::OpType::BARRIER)
     call_->finish();
   else
-    in_torch_errors([&] { call_->block_current_stream(); });
+    in_torch_errors(call_->group_description, [&] { call_->block_current_stream(); });
   lock.unlock();
   note_end();
   if (call_->error != nullptr) std::rethrow_exception(call_->error);
@@ -229,7 +245,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
     // Completed at once: users of the future wait for the stream that is current now.
     const auto stream = libtorch::detail::current_stream(call_->device);
     const c10::StreamGuard guard(libtorch::detail::beside(stream));
-    in_torch_errors([&] { call_->block_current_stream(); });
+    in_torch_errors(call_->group_description, [&] { call_->block_current_stream(); });
     complete(*future, call_->outputs, call_->error);
     return future;
   }
@@ -238,21 +254,24 @@ c10::intrusive_ptr<c10::ivalue::Future> CallWork::getFuture() {
     return future;
   }
   const std::shared_ptr<Completion> end(new Completion{future, call_->outputs});
-  in_torch_errors([&] {
-    call_->work.on_done([end](const Error* failure) {
-      auto error = failure == nullptr ? std::exception_ptr() : as_torch(*failure);
-      try {
-        Completer::get().run([end, error] { complete(*end->future, end->outputs, error); });
-      } catch (const std::exception& no_thread) {
-        // Its callbacks run here, where they may not wait. value() of a future with an error
-        // throws.
-        if (error == nullptr)
-          error = as_torch({Errc::resource_exhausted,
-                            std::string("no thread completes the future: ") + no_thread.what()});
-        complete(*end->future, end->outputs, error);
-      }
-    });
-  });
+  const auto on_done = [end, group = call_->group_description](const Error* failure) {
+    const PythonUse use;
+    if (!use) return;
+    auto error = failure == nullptr ? std::exception_ptr() : as_torch(*failure, group);
+    try {
+      completer->run([end, error] {
+        const PythonUse use;
+        if (use) complete(*end->future, end->outputs, error);
+      });
+    } catch (const std::exception& no_thread) {
+      // Its callbacks run here, where they may not wait. value() of a future with an error throws.
+      if (error == nullptr)
+        error = as_torch({Errc::resource_exhausted,
+                          std::string("no thread completes the future: ") + no_thread.what()});
+      complete(*end->future, end->outputs, error);
+    }
+  };
+  in_torch_errors(call_->group_description, [&] { call_->work.on_done(on_done); });
   return future;
 }
 

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <c10/core/Event.h>
@@ -22,12 +24,14 @@ namespace c10d_door {
 
 /// One call: its tensors, and how it ended. The call holds it until it has ended.
 struct Call {
-  explicit Call(const c10::Device& on) : device(on), arrays(on) {}
+  Call(const c10::Device& on, std::string group)
+      : device(on), group_description(std::move(group)), arrays(on) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   ~Call();
 
   const c10::Device device;
+  const std::string group_description;  // Torch's.
   /// A stream of the device can wait for the call; otherwise Work::block_stream() blocks the host.
   bool in_stream_order = false;
   std::mutex mutex;  // Of all members but `arrays` and `source`, which the call writes.
@@ -89,8 +93,9 @@ class CallWork final : public ::c10d::Work {
 /// Waits until the callbacks of all futures that have ended are done, for 10 s at most.
 void drain_futures();
 
-/// Call it before Python ends, without its lock: drains the futures. Calls that end later leak
-/// their tensors, which may own objects of Python.
+/// Call it before Python ends, without its lock: drains the futures. Calls that end later complete
+/// no future, whose callbacks may be Python's, and leak their tensors, which may own objects of
+/// Python. Waits 10 s at most for other threads that use Python.
 void end_with_python();
 
 }  // namespace c10d_door

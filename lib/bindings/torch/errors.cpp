@@ -4,22 +4,15 @@
 #include <string>
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace tutti::c10d_door {
 namespace {
 
-/// The text of an error. A description given to new_group() replaces the number by which torch
-/// calls the group; only the number is the same on all ranks for sure, so it is the group's name.
-std::string text_of(const Error& error) {
+/// The text of an error, whose group gets the description in place of its name, which for torch's
+/// groups is a number.
+std::string text_of(const Error& error, const std::string& description) {
   std::string text = error.what();
-  std::string description;
-  try {
-    description = ::c10d::resolve_process_group(error.where().group)->getGroupDesc();
-  } catch (const std::exception&) {  // No group of torch, or not yet.
-  }
-  if (description.empty() || description == "undefined") return text;
+  if (description.empty() || description == "undefined" || description == "default_pg") return text;
   const std::string name = "group '" + error.where().group + "'";
   const std::string shown = "group '" + description + "'";
   for (auto at = text.find(name); at != std::string::npos; at = text.find(name, at + shown.size()))
@@ -29,8 +22,8 @@ std::string text_of(const Error& error) {
 
 }  // namespace
 
-void throw_as_torch(const Error& error) {
-  const std::string text = text_of(error);
+void throw_as_torch(const Error& error, const std::string& description) {
+  const std::string text = text_of(error, description);
   switch (error.code()) {
     case Errc::invalid_argument:
     case Errc::count_overflow:
@@ -48,9 +41,9 @@ void throw_as_torch(const Error& error) {
   }
 }
 
-std::exception_ptr as_torch(const Error& error) noexcept {
+std::exception_ptr as_torch(const Error& error, const std::string& description) noexcept {
   try {
-    throw_as_torch(error);
+    throw_as_torch(error, description);
   } catch (...) {
     return std::current_exception();
   }

@@ -91,7 +91,7 @@ RankingTerms ranking_terms(const at::Tensor& logits, const at::Tensor& targets,
                            at::IntArrayRef pool_rows, std::int64_t ignore_index, double temperature,
                            std::int64_t max_rows, std::int64_t seed, bool compat, std::string group,
                            Own... own) {
-  return in_torch_errors([&] {
+  return in_torch_errors(group.empty() ? "" : description_of(group), [&] {
     const c10::NoGradGuard off;
     const auto x = read_as(logits, logits.scalar_type());
     const auto y = read_as(targets, at::kLong);
@@ -132,7 +132,7 @@ using FocalTerms = std::tuple<at::Tensor, at::Tensor>;
 /// @return the loss of each element and its gradient, like the inputs.
 FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, double alpha,
                          double gamma) {
-  return in_torch_errors([&] {
+  return in_torch_errors({}, [&] {
     const c10::NoGradGuard off;
     const SigmoidFocal loss({.alpha = alpha,
                              .gamma = gamma,
@@ -150,7 +150,7 @@ FocalTerms sigmoid_focal(const at::Tensor& inputs, const at::Tensor& targets, do
 FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
                          const OptionalTensor& alpha, double gamma, double label_smoothing,
                          std::int64_t ignore_index) {
-  return in_torch_errors([&] {
+  return in_torch_errors({}, [&] {
     const c10::NoGradGuard off;
     SoftmaxFocalOptions options{.gamma = gamma,
                                 .label_smoothing = label_smoothing,
@@ -173,7 +173,7 @@ FocalTerms softmax_focal(const at::Tensor& inputs, const at::Tensor& targets,
 /// [n_r, ...] -> [sum n_r, ...], and n_r of every rank r.
 std::tuple<at::Tensor, std::vector<std::int64_t>> gather_rows_of(const at::Tensor& local,
                                                                  const std::string& group) {
-  return in_torch_errors([&] {
+  return in_torch_errors(description_of(group), [&] {
     const libtorch::Contiguous x(local);
     auto all = all_gather_rows(group_under(group, local.device()), x, {},
                                libtorch::detail::in_torch(local, CallOptions()));
@@ -185,7 +185,7 @@ std::tuple<at::Tensor, std::vector<std::int64_t>> gather_rows_of(const at::Tenso
 
 /// [sum n_r, ...] -> this rank's n rows of the sum over ranks.
 at::Tensor sum_rows_of(const at::Tensor& whole, at::IntArrayRef rows, const std::string& group) {
-  return in_torch_errors([&] {
+  return in_torch_errors(description_of(group), [&] {
     const libtorch::Contiguous x(whole);
     return libtorch::to_torch(
         reduce_scatter_rows(group_under(group, whole.device()), x, RowLayout(rows.vec()),
