@@ -89,7 +89,10 @@ TraceFile read_trace(std::span<const std::byte> file) {
   if (opened < 0 || opened > internal::latest_moment) damaged_trace("its time", opened);
   if (offset < -internal::latest_moment || offset > internal::latest_moment)
     damaged_trace("its clock", offset);
-  out.opened = std::chrono::system_clock::time_point(std::chrono::nanoseconds(opened));
+  // Microseconds in libc++.
+  out.opened = std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(
+          std::chrono::nanoseconds(opened)));
   out.wall_offset = std::chrono::nanoseconds(offset);
   out.closed = number_field<std::uint64_t>(file, offsetof(Layout, closed)) != 0;
   out.host = internal::text_field(file, offsetof(Layout, host), sizeof(Layout::host));
