@@ -130,7 +130,7 @@ class Assembly {
   }
 
   void look_at_processes() {
-    // Who connects to another rank than 0 wants the descriptor of its process alone.
+    // Connections to ranks other than 0 serve the descriptor of the process alone.
     while (init_.rank != 0 && listener_.is_open() && accept_connection(listener_).is_open()) {
     }
     auto events = watched_;

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -71,8 +72,10 @@ const char* __tsan_default_suppressions() {            // NOLINT(bugprone-reserv
 }
 
 int main(int argc, char** argv) {
-  if (std::getenv("TUTTI_TEST_CONTAINERS") != nullptr && !tutti::test::has_containers())
-    return 77;  // Skipped.
+  if (std::getenv("TUTTI_TEST_CONTAINERS") != nullptr && !tutti::test::has_containers()) {
+    std::puts("skipped: needs root and SO_PEERPIDFD (Linux 6.5)");
+    return 77;
+  }
   testing::InitGoogleTest(&argc, argv);
   testing::UnitTest::GetInstance()->listeners().Append(new tutti::test::Listener);
   testing::AddGlobalTestEnvironment(new tutti::test::SharedGroups);

@@ -100,7 +100,7 @@ void release_held(T&... held) {
   if (!use) static_cast<void>(new auto(std::move(taken)));
 }
 
-/// What completes a future.
+/// A future and the tensors that complete it.
 struct Completion {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<Tensors> outputs;

@@ -52,7 +52,7 @@ constexpr std::uint16_t pmix_string = 3;
 constexpr int pmix_operation_succeeded = -157;
 constexpr std::uint8_t pmix_global = 3;  // For ranks of this host and of the others.
 
-/// What a fence uses until it has ended.
+/// The arguments of a fence, and its result.
 struct Fence {
   /// The fence brings the values to every host. Otherwise a host keeps the first value that it has
   /// asked for, which the next program of the same ranks would get (Slurm's plugin, PMIx 4.2).

@@ -23,12 +23,12 @@ HostIdentity host_identity();
 
 std::string text_of(const HostIdentity& host);
 
-/// What differs, "the boot id (a and b)"; of one running kernel every difference, with the settings
-/// of containers that remove it. Empty if processes with these identities can share memory.
+/// Names the differences: "the boot id (a and b)"; of one running kernel all of them, with the
+/// settings of containers that remove them. Empty if processes with these identities can share
+/// memory.
 std::string difference(const HostIdentity& a, const HostIdentity& b);
 
-/// The host of a rank as text: the name that TUTTI_HOSTS gives, or else that of
-/// host_identity().
+/// The host of a rank as text: the name that TUTTI_HOSTS gives, or else that of host_identity().
 /// TUTTI_HOSTS lists names by rank, "a,a,b,b"; a list shorter than the group repeats.
 /// @throws Error invalid_argument for an empty name in the list.
 std::string host_of(int rank);

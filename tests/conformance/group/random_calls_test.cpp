@@ -152,7 +152,7 @@ class RandomCall {
     enum Verb : std::size_t { all_gather, gather, scatter, all_to_all, sendrecv, rows, barrier };
     const auto verb = draw_.below(7);
     const Shape row_shape = draw_.of(std::vector<Shape>{{}, {3}, {2, 5}});
-    std::vector<Layout> layouts;  // What each rank sends to each.
+    std::vector<Layout> layouts;  // The rows that each rank sends to each.
     for (int rank = 0; rank < size_; ++rank) layouts.push_back(draw_.layout(size_));
     const auto& layout = layouts[0];
     call_.text +=

@@ -325,27 +325,20 @@ TEST_F(VariablesEnvironmentTest, TheStoreOfAStepIsOnTheFirstHostOfTheStep) {
 }
 
 TEST_F(VariablesEnvironmentTest, StepsAndJobsOfSlurmHavePortsOfTheirOwn) {
-  std::set<std::string> stores;
-  for (const auto& [job, step] : {std::pair{"3", "0"}, {"3", "1"}, {"10003", "0"}}) {
+  const auto store_of = [&](const char* job, const char* step) {
     const ScopedVariables set{{"SLURM_PROCID", "0"},
                               {"SLURM_NTASKS", "2"},
                               {"SLURM_JOB_ID", job},
                               {"SLURM_STEP_ID", step},
                               {"SLURM_JOB_NODELIST", "a"}};
-    stores.insert(environment.detect()->store);
-  }
-  EXPECT_EQ(stores.size(), 3);
+    return environment.detect()->store;
+  };
+  EXPECT_EQ((std::set{store_of("3", "0"), store_of("3", "1"), store_of("10003", "0")}).size(), 3);
   const ScopedVariables range{{"TUTTI_PORTS", "29000-29127"}};  // 32 are for jobs.
   for (const auto* job : {"123456", "1234567"}) {
-    stores.clear();
-    for (const auto* step : {"0", "1", "2", "3", "4", "5", "6", "7"}) {
-      const ScopedVariables set{{"SLURM_PROCID", "0"},
-                                {"SLURM_NTASKS", "2"},
-                                {"SLURM_JOB_ID", job},
-                                {"SLURM_STEP_ID", step},
-                                {"SLURM_JOB_NODELIST", "a"}};
-      stores.insert(environment.detect()->store);
-    }
+    std::set<std::string> stores;
+    for (const auto* step : {"0", "1", "2", "3", "4", "5", "6", "7"})
+      stores.insert(store_of(job, step));
     EXPECT_GE(stores.size(), 6) << job;
   }
 }

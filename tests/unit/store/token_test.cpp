@@ -69,7 +69,7 @@ TEST_F(Token, AGroupOfTheProcessMayReadAFileOfRoot) {
   ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
   const auto link = folder + "/link";
   ASSERT_EQ(::symlink("token", link.c_str()), 0);
-  // What a process of user 1000 with these groups gets.
+  // Returns the token or the error of a process of user 1000 with these groups.
   const auto read = [&](uid_t owner, mode_t mode, std::vector<gid_t> groups, gid_t group = 2000) {
     EXPECT_EQ(::chown(target.c_str(), owner, group), 0);
     EXPECT_EQ(::chmod(target.c_str(), mode), 0);
