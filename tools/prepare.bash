@@ -6,8 +6,9 @@ build=${BUILD_DIR:-build}
 may_install=yes
 packages_changed=no
 
-build_packages=(g++ meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-dev libcli11-dev nlohmann-json3-dev libgloo-dev
-  libucx-dev libssl-dev)
+# Meson asks dpkg-dev for Debian's folder of libraries; without it meson install takes one that no linker searches.
+build_packages=(g++ dpkg-dev meson ninja-build pkg-config libfmt-dev libasio-dev libhwy-dev libcli11-dev nlohmann-json3-dev
+  libgloo-dev libucx-dev libssl-dev)
 
 say() { printf '\n==> %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
