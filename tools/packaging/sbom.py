@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Writes the bill of materials of a release: SPDX 2.3, as JSON.
+
+usage: sbom.py FOLDER VERSION SECONDS >tutti-VERSION.spdx.json
+
+FOLDER holds the artefacts. SECONDS since 1970 are the time that the document names, that of the commit. What is compiled
+into the wheel and the archive comes from packages of this Debian, whose versions it asks for."""
+import datetime
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+
+# What the binaries of the wheel contain: name, Debian package, licence, supplier.
+INSIDE = [
+    ("fmt", "libfmt-dev", "MIT", "Victor Zverovich"),
+    ("Asio", "libasio-dev", "BSL-1.0", "Christopher M. Kohlhoff"),
+    ("Highway", "libhwy-dev", "Apache-2.0 OR BSD-3-Clause", "Google"),
+    ("Eigen", "libeigen3-dev", "MPL-2.0", "Eigen's authors"),
+    ("OpenSSL", "libssl-dev", "Apache-2.0", "The OpenSSL Project"),
+    ("CLI11", "libcli11-dev", "BSD-3-Clause", "University of Cincinnati"),
+    ("nlohmann-json", "nlohmann-json3-dev", "MIT", "Niels Lohmann"),
+    ("libstdc++", "libstdc++-12-dev", "GPL-3.0-or-later WITH GCC-exception-3.1", "The GNU Project"),
+]
+BINARY = (".whl", ".tar.xz")
+
+
+def version_of(package):
+    """The version of a Debian package that is installed."""
+    return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], check=True, text=True, capture_output=True).stdout
+
+
+def package(name, version, licence, supplier, **more):
+    identifier = "SPDXRef-" + "".join(c if c.isalnum() else "-" for c in name)
+    return {"SPDXID": identifier, "name": name, "versionInfo": version, "licenseConcluded": licence, "licenseDeclared": licence,
+            "copyrightText": "NOASSERTION", "supplier": f"Organization: {supplier}", "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": False, **more}
+
+
+def artefact(file, version):
+    """A file of the release, with its checksum."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return package(file.name, version, "Apache-2.0", "The tutti authors", packageFileName=file.name,
+                   checksums=[{"algorithm": "SHA256", "checksumValue": digest}])
+
+
+def document(folder, version, seconds):
+    files = [artefact(file, version) for file in sorted(folder.iterdir()) if file.is_file()]
+    inside = [package(name, version_of(debian), licence, supplier) for name, debian, licence, supplier in INSIDE]
+    relations = [("SPDXRef-DOCUMENT", "DESCRIBES", file["SPDXID"]) for file in files]
+    relations += [(part["SPDXID"], "STATIC_LINK", file["SPDXID"]) for part in inside for file in files
+                  if file["name"].endswith(BINARY) and "linux" in file["name"]]
+    content = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    return {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"tutti-{version}",
+            "documentNamespace": f"https://spdx.org/spdxdocs/tutti-{version}-{content}",
+            "creationInfo": {"created": datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                             "creators": ["Tool: tutti-release"]},
+            "packages": files + inside,
+            "relationships": [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b} for a, kind, b in relations]}
+
+
+json.dump(document(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])), sys.stdout, indent=1)
+print()
