@@ -56,9 +56,10 @@ class Backward {
 
 /// The result of a forward or a backward.
 struct Differentiable {
-  Tensor value;
-  Backward back;
+  Tensor value;   ///< Of the forward; of a backward, the gradient of the forward's input.
+  Backward back;  ///< The transpose of the call that returned this.
 };
+/// The result of a forward whose value has rows of several ranks.
 struct DifferentiableRows : Differentiable {
   RowLayout rows;  ///< The row counts of the value, or of root's.
 };

@@ -9,11 +9,11 @@ namespace [[gnu::visibility("default")]] tutti {
 
 /// This process's rank and its group's store, as its launcher gives them. -1 and empty: unknown.
 struct ClusterInfo {
-  std::string launcher{};  ///< "tutti", "torchrun", "Open MPI", "PMI", "PALS", "Slurm".
-  int rank = -1;
-  int size = -1;
-  int local_rank = -1;  ///< Among the ranks of this host.
-  int local_size = -1;
+  std::string launcher{};   ///< "tutti", "torchrun", "Open MPI", "PMI", "PALS", "Slurm".
+  int rank = -1;            ///< 0 .. size - 1.
+  int size = -1;            ///< The number of ranks.
+  int local_rank = -1;      ///< Among the ranks of this host.
+  int local_size = -1;      ///< The number of ranks on this host.
   int node = -1;            ///< Number of this host.
   std::string store{};      ///< Address of the store: "tcp://host:port", "file:///dir".
   bool hosts_store = true;  ///< Rank 0 hosts a tcp store; false: it is already running.

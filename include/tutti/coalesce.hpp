@@ -25,6 +25,8 @@ namespace [[gnu::visibility("default")]] tutti {
 /// their next call throws. The destructor does not communicate.
 class Coalesce {
  public:
+  /// Begins to collect. @throws Error not_initialized for a null group, invalid_argument if another
+  /// Coalesce collects on one of them.
   explicit Coalesce(std::span<ProcessGroup* const> groups);
   explicit Coalesce(std::initializer_list<ProcessGroup*> groups)
       : Coalesce(std::span(groups.begin(), groups.size())) {}

@@ -10,7 +10,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// waiting must be explicit: Deadline::none().
 class Deadline {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = std::chrono::steady_clock;  ///< Monotonic; not the time of day.
 
   constexpr Deadline() noexcept = default;
 
@@ -18,15 +18,21 @@ class Deadline {
   template <typename Rep, typename Period>
   Deadline(std::chrono::duration<Rep, Period> from_now) : Deadline(after(saturate(from_now))) {}
 
+  /// No limit.
   static constexpr Deadline none() noexcept { return Deadline(Clock::time_point::max()); }
+  /// A moment. Clock::time_point::max() is none(), min() is "not set".
   static constexpr Deadline at(Clock::time_point when) noexcept { return Deadline(when); }
+  /// Counts from now, as the constructor.
   static Deadline after(std::chrono::nanoseconds from_now) noexcept {
     const auto now = Clock::now();
     return from_now >= Clock::time_point::max() - now ? none() : Deadline(now + from_now);
   }
 
+  /// False if default-made: a timeout applies.
   constexpr bool is_set() const noexcept { return when_ != Clock::time_point::min(); }
+  /// True for none().
   constexpr bool is_none() const noexcept { return when_ == Clock::time_point::max(); }
+  /// True from the moment on; false without a limit.
   bool expired() const noexcept { return is_set() && !is_none() && Clock::now() >= when_; }
 
   /// Time left, never negative; nanoseconds::max() without a limit.

@@ -11,9 +11,10 @@ namespace [[gnu::visibility("default")]] tutti {
 /// kDLExtDev).
 enum class DeviceType : std::int32_t { cpu = 1, cuda = 2, extension = 12 };
 
+/// Where an array is. The host is {cpu, 0}, the default. A value type.
 struct Device {
-  DeviceType type = DeviceType::cpu;
-  std::int32_t index = 0;
+  DeviceType type = DeviceType::cpu;  ///< cpu for pinned host memory, too.
+  std::int32_t index = 0;             ///< As CUDA numbers the devices of this process; 0 for cpu.
   friend constexpr bool operator==(Device, Device) = default;
 };
 
@@ -23,7 +24,7 @@ std::string to_string(Device device);
 /// An opaque queue of a device (cudaStream_t); null is the device's default stream. Ignored for
 /// host memory.
 struct Stream {
-  void* handle = nullptr;
+  void* handle = nullptr;  ///< cudaStream_t, not owned.
   friend constexpr bool operator==(Stream, Stream) = default;
 };
 

@@ -36,6 +36,7 @@ enum class DType : std::uint8_t {
   complex128
 };
 
+/// The number of dtypes; their values begin at 0.
 inline constexpr int dtype_count = static_cast<int>(DType::complex128) + 1;
 
 /// Returns f.operator()<T>(), where T is the C++ type of `t`. `t` must be an enumerator.
@@ -87,12 +88,15 @@ constexpr std::size_t size_of(DType t) noexcept {
   return visit_dtype(t, [&]<typename T>() { return sizeof(T); });
 }
 
+/// True for f16, bf16, f32, f64 and the f8 types.
 constexpr bool is_float(DType t) noexcept {
   return t >= DType::f16 && t <= DType::f8e5m2;
 }
+/// True for u8 to u64; false for boolean.
 constexpr bool is_integer(DType t) noexcept {
   return t < DType::boolean;
 }
+/// True for complex64 and complex128.
 constexpr bool is_complex(DType t) noexcept {
   return t == DType::complex64 || t == DType::complex128;
 }
@@ -126,10 +130,12 @@ consteval std::optional<DType> find_dtype() {
   return std::nullopt;
 }
 
+/// A type that has a dtype: see find_dtype(). May be const.
 template <typename T>
 concept Element = find_dtype<std::remove_cv_t<T>>()
 .has_value();
 
+/// The dtype of an Element.
 template <Element T>
 inline constexpr DType dtype_of = *find_dtype<std::remove_cv_t<T>>();
 

@@ -33,6 +33,7 @@ std::string_view name_of(Errc code) noexcept;
 /// The category of Errc in std::error_code, "tutti". Its values are those of tutti_status in C, its
 /// messages the names of the codes.
 const std::error_category& error_category() noexcept;
+/// The std::error_code of a code: its value is that of Errc plus 1.
 inline std::error_code make_error_code(Errc code) noexcept {
   return {static_cast<int>(code) + 1, error_category()};  // 0 is no error.
 }
@@ -50,13 +51,13 @@ class Error : public std::runtime_error {
     bool earlier = false;        ///< The group broke before; what() has the first cause.
   };
 
-  Error(Errc code, const std::string& message);
+  Error(Errc code, const std::string& message);  ///< The place is unknown.
   /// what() is, for example, "timeout: all_reduce #17 on group 'world': <message>"; unknown parts
   /// of `where` are left out.
   Error(Errc code, const std::string& message, Where where);
 
-  Errc code() const noexcept { return code_; }
-  const Where& where() const noexcept { return *where_; }
+  Errc code() const noexcept { return code_; }             ///< What the caller can do about it.
+  const Where& where() const noexcept { return *where_; }  ///< Valid while a copy of this lives.
   /// The message without the place.
   const std::string& message() const noexcept { return *message_; }
 
@@ -71,5 +72,9 @@ class Error : public std::runtime_error {
 
 }  // namespace tutti
 
+/// @namespace std
+/// Specializations for the types of tutti.
+
+/// Converts an Errc to std::error_code where one is expected.
 template <>
 struct std::is_error_code_enum<tutti::Errc> : std::true_type {};

@@ -9,10 +9,12 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// The text of a value that has name_of(), for fmt.
 template <typename T>
 auto format_as(const T& value) -> decltype(std::string_view(name_of(value))) {
   return name_of(value);
 }
+/// The text of a value that has to_string(), for fmt.
 template <typename T>
 auto format_as(const T& value) -> decltype(std::string(to_string(value))) {
   return to_string(value);

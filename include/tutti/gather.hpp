@@ -24,9 +24,10 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// The rows of several ranks.
 struct GatheredRows {
-  Tensor data;  ///< [sum n_r, ...] in rank order, without padding.
-  RowLayout rows;
+  Tensor data;     ///< [sum n_r, ...] in rank order, without padding.
+  RowLayout rows;  ///< The number of rows from each rank.
 };
 
 /// Concatenates every rank's rows (MPI_Allgatherv with counts that ranks need not know).
@@ -41,9 +42,10 @@ struct GatheredRows {
 GatheredRows all_gather_rows(ProcessGroup& group, const ConstTensorView& local,
                              const RowLayout& rows = {}, const CallOptions& options = {});
 
+/// The rows of several ranks in several arrays.
 struct GatheredArrays {
   std::vector<Tensor> data;  ///< [sum n_r, ...] of each array.
-  RowLayout rows;
+  RowLayout rows;            ///< The number of rows from each rank, equal in all arrays.
 };
 /// Gathers several arrays with equal row counts: one exchange of sizes for all, or one message if
 /// the arrays are small.
@@ -54,9 +56,10 @@ GatheredArrays all_gather_rows(ProcessGroup& group, std::span<const ConstTensorV
 void all_gather_rows(ProcessGroup& group, const ConstTensorView& local, const TensorView& out,
                      const RowLayout& rows, const CallOptions& options = {});
 
+/// The rows of all ranks, padded to the largest number of them.
 struct PaddedRows {
   Tensor data;  ///< [W, max n, ...]: row j of rank r at [r, j]; `fill` after each rank's last row.
-  RowLayout rows;
+  RowLayout rows;  ///< The number of rows of each rank, without padding.
 };
 /// Pads each rank's rows to the largest number of rows. `fill` must be a value of the dtype: not
 /// 0.5 for integers. On the wire: as all_gather_rows if the rows are 64 KiB or less on every rank;
@@ -130,14 +133,18 @@ void broadcast_bytes(ProcessGroup& group, std::string& bytes, int root,
 Pending<GatheredRows> all_gather_rows_async(ProcessGroup& group, const ConstTensorView& local,
                                             const RowLayout& rows = {},
                                             const CallOptions& options = {});
+/// The async form of all_gather_padded(); see all_gather_rows_async().
 Pending<PaddedRows> all_gather_padded_async(ProcessGroup& group, const ConstTensorView& local,
                                             double fill, const RowLayout& rows = {},
                                             const CallOptions& options = {});
+/// The async form of gather_rows(); see all_gather_rows_async().
 Pending<GatheredRows> gather_rows_async(ProcessGroup& group, const ConstTensorView& local, int root,
                                         const RowLayout& rows = {},
                                         const CallOptions& options = {});
+/// The async form of all_to_all_rows(); see all_gather_rows_async().
 Pending<GatheredRows> all_to_all_rows_async(ProcessGroup& group, const ConstTensorView& in,
                                             Rows send_rows = {}, const CallOptions& options = {});
+/// The async form of reduce_scatter_rows(); see all_gather_rows_async().
 Pending<Tensor> reduce_scatter_rows_async(ProcessGroup& group, const ConstTensorView& whole,
                                           const RowLayout& rows, ReduceOp op = ReduceOp::sum,
                                           const CallOptions& options = {});

@@ -17,7 +17,7 @@ class Backend;  // <tutti/backend/backend.hpp>
 
 /// A communicator that the caller made with the backend's library: for "nccl" an ncclComm_t.
 struct AdoptedCommunicator {
-  void* communicator = nullptr;
+  void* communicator = nullptr;  ///< Must not be null.
   /// Called once, from any thread, before the group aborts the communicator, which is invalid
   /// afterwards.
   std::function<void()> aborting{};
@@ -27,9 +27,9 @@ struct AdoptedCommunicator {
 struct GroupOptions {
   std::string backend = "auto";    ///< A name in `tutti info`, "name:args", or "auto".
   std::shared_ptr<Store> store{};  ///< Required for more than one rank.
-  int rank = 0;
-  int size = 1;
-  Device device{};
+  int rank = 0;                    ///< 0 .. size - 1.
+  int size = 1;                    ///< The number of ranks.
+  Device device{};                 ///< Where the arrays of the calls are. Default: the host.
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< The default timeout of calls.
   std::string name = "world";     ///< Prefix of the group's keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.

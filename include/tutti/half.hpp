@@ -33,6 +33,7 @@ template <int exp_bits, int man_bits, bool has_infinity>
                               (man << (23 - man_bits)));
 }
 
+/// The inverse of decode_small(), rounded.
 template <int exp_bits, int man_bits, bool has_infinity>
 [[gnu::visibility("hidden")]] constexpr std::uint32_t encode_small(float value) noexcept {
   constexpr std::uint32_t exp_mask = (1U << exp_bits) - 1;
@@ -62,9 +63,10 @@ template <int exp_bits, int man_bits, bool has_infinity>
   return sign | (rounded > (has_infinity ? infinity - 1 : nan - 1) ? overflow : rounded);
 }
 
+/// Storage of a float of 1 + `exp_bits` + `man_bits` bits. A value type.
 template <typename Bits, int exp_bits, int man_bits, bool has_infinity>
 struct SmallFloat {
-  Bits bits = 0;
+  Bits bits = 0;  ///< From the highest bit on: sign, exponent, mantissa.
   SmallFloat() = default;
   constexpr explicit SmallFloat(float value) noexcept
       : bits(static_cast<Bits>(encode_small<exp_bits, man_bits, has_infinity>(value))) {}
@@ -75,15 +77,19 @@ struct SmallFloat {
 
 }  // namespace detail
 
+/// DType::f16, IEEE 754 binary16: 5 bits of exponent, 10 of mantissa.
 struct Float16 : detail::SmallFloat<std::uint16_t, 5, 10, true> {
   using SmallFloat::SmallFloat;
 };
+/// DType::bf16, the upper half of a float: 8 bits of exponent, 7 of mantissa.
 struct BFloat16 : detail::SmallFloat<std::uint16_t, 8, 7, true> {
   using SmallFloat::SmallFloat;
 };
+/// DType::f8e4m3: 4 bits of exponent, 3 of mantissa, no infinity; at most 448.
 struct Float8E4M3 : detail::SmallFloat<std::uint8_t, 4, 3, false> {
   using SmallFloat::SmallFloat;
 };
+/// DType::f8e5m2: 5 bits of exponent, 2 of mantissa; at most 57344, or infinite.
 struct Float8E5M2 : detail::SmallFloat<std::uint8_t, 5, 2, true> {
   using SmallFloat::SmallFloat;
 };

@@ -14,7 +14,7 @@ namespace [[gnu::visibility("default")]] tutti {
 struct InitOptions {
   /// Fields that are set override the environment. Set rank and size together or not at all.
   std::optional<int> rank{};
-  std::optional<int> size{};
+  std::optional<int> size{};  ///< Like `rank`.
   /// All other options; rank and size must not be set here. If `device` is not set and the backend
   /// works on CUDA devices alone ("nccl"), init() sets it to the launcher's local rank modulo the
   /// number of devices that this process sees: one process per device.

@@ -6,6 +6,8 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// Levels of messages, the most severe first. A logger of one level drops the messages of those
+/// after it; `off` drops all.
 enum class LogLevel : std::uint8_t { off, error, warning, info, debug };
 
 /// Receives one message, without a newline. Called from any thread, including the library's own.

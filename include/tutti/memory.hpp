@@ -13,7 +13,7 @@ namespace [[gnu::visibility("default")]] tutti {
 class Memory {
  public:
   virtual ~Memory();
-  virtual Device device() const noexcept = 0;
+  virtual Device device() const noexcept = 0;  ///< Of the blocks that allocate() returns.
   /// Returns at least `bytes` bytes, aligned to 64; never null, even for 0 bytes. The block may be
   /// used by work queued on `stream` after this returns. @throws Error resource_exhausted.
   virtual void* allocate(std::size_t bytes, Stream stream) = 0;

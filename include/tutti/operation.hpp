@@ -8,6 +8,7 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// The operations of calls. Two are not verbs of ProcessGroup: all_gather_bounded and recv_any.
 enum class Operation : std::uint8_t {
   all_reduce,
   broadcast,
@@ -37,7 +38,9 @@ inline constexpr int operation_count = static_cast<int>(Operation::recv) + 1;
 /// must stay an error.
 inline constexpr int any_peer = std::numeric_limits<int>::min();
 
+/// "all_reduce", ...
 std::string_view name_of(Operation operation) noexcept;
+/// True for send, recv and recv_any.
 constexpr bool is_point_to_point(Operation o) noexcept {
   return o >= Operation::send;
 }

@@ -40,12 +40,16 @@ class [[nodiscard]] Pending {
   }
   /// The functions of Work. Only get() returns the value; it throws the call's error.
   bool done() const noexcept { return work_.done(); }
+  /// Work::wait_until().
   bool wait_until(Deadline deadline) const { return work_.wait_until(deadline); }
+  /// Work::wait_for().
   template <typename Rep, typename Period>
   bool wait_for(std::chrono::duration<Rep, Period> time) const {
     return wait_until(time);
   }
+  /// Work::on_done().
   void on_done(std::function<void(const Error*)> f) { work_.on_done(std::move(f)); }
+  /// Work::block_stream().
   void block_stream(Stream stream) { work_.block_stream(stream); }
 
  private:

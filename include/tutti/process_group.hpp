@@ -63,22 +63,24 @@ class ProcessGroup {
   ~ProcessGroup();
   /// Another handle of the same group.
   ProcessGroup share() const;
-  int rank() const;
-  int size() const;
+  int rank() const;  ///< 0 .. size() - 1.
+  int size() const;  ///< The number of ranks.
   /// Among the ranks of this host, or container. @throws Error unsupported over a backend of the
   /// caller's own.
   int local_rank() const;
-  int local_size() const;
-  const std::string& name() const;
+  int local_size() const;           ///< The number of ranks on this host. @throws as local_rank().
+  const std::string& name() const;  ///< GroupOptions::name; of a sub-group "world/0.1".
   const std::string& backend() const;         ///< Its name in backends(), or "custom".
   const std::string& backend_reason() const;  ///< Why it was chosen, in words.
   std::string transport() const;              ///< The transport: "tcp/eth0".
-  Memory& memory();
-  Memory& registrable_memory();  ///< For register_memory(); "nccl": of ncclMemAlloc.
+  Memory& memory();                           ///< GroupOptions::memory, or else the backend's.
+  Memory& registrable_memory();               ///< For register_memory(); "nccl": of ncclMemAlloc.
+  /// True if the backend has the operation. The group composes a barrier, gather, scatter or
+  /// all_to_all that the backend lacks from other operations.
   bool supports(Operation operation, DType dtype, ReduceOp op = ReduceOp::sum) const;
   /// The timeout of this rank's later calls; peers may have others. @throws Error invalid_argument.
   void set_timeout(std::chrono::nanoseconds timeout);
-  std::chrono::nanoseconds timeout() const;
+  std::chrono::nanoseconds timeout() const;  ///< Of calls that set neither timeout nor deadline.
   /// The collectives that this rank has issued, a Coalesce counted as one; equal in every rank.
   std::uint64_t sequence_number() const;
 
@@ -86,7 +88,7 @@ class ProcessGroup {
   void all_reduce(const TensorView& data, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {});
   void all_reduce(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
-                  const CallOptions& options = {});
+                  const CallOptions& options = {});  ///< `in` and `out` may be one array.
   /// Returns the reduction of one number of the host. On the wire: as an array of one element.
   template <Element T>
   [[nodiscard]] T all_reduce(T value, ReduceOp op = ReduceOp::sum,
@@ -141,37 +143,43 @@ class ProcessGroup {
                 const CallOptions& options = {});
 
   Work all_reduce_async(const TensorView& data, ReduceOp op = ReduceOp::sum,
-                        const CallOptions& options = {});
+                        const CallOptions& options = {});  ///< See all_reduce().
   Work all_reduce_async(const ConstTensorView& in, const TensorView& out,
-                        ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+                        ReduceOp op = ReduceOp::sum,
+                        const CallOptions& options = {});  ///< See all_reduce().
+  /// See broadcast().
   Work broadcast_async(const TensorView& data, int root, const CallOptions& options = {});
   Work reduce_async(const ConstTensorView& in, const TensorView& out, int root,
-                    ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+                    ReduceOp op = ReduceOp::sum,
+                    const CallOptions& options = {});  ///< See reduce().
   Work all_gather_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
-                        const CallOptions& options = {});
+                        const CallOptions& options = {});  ///< See all_gather().
   Work all_gather_async(const ConstTensorView& in, std::span<const TensorView> outs,
-                        const CallOptions& options = {});
+                        const CallOptions& options = {});  ///< See all_gather().
   Work reduce_scatter_async(const ConstTensorView& in, const TensorView& out, Rows rows = {},
-                            ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+                            ReduceOp op = ReduceOp::sum,
+                            const CallOptions& options = {});  ///< See reduce_scatter().
   Work all_to_all_async(const ConstTensorView& in, const TensorView& out, Rows send_rows = {},
-                        Rows recv_rows = {}, const CallOptions& options = {});
+                        Rows recv_rows = {},
+                        const CallOptions& options = {});  ///< See all_to_all().
   Work all_to_all_async(std::span<const ConstTensorView> ins, std::span<const TensorView> outs,
-                        const CallOptions& options = {});
+                        const CallOptions& options = {});  ///< See all_to_all().
   Work gather_async(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
-                    const CallOptions& options = {});
+                    const CallOptions& options = {});  ///< See gather().
   Work scatter_async(const ConstTensorView& in, const TensorView& out, int root, Rows rows = {},
-                     const CallOptions& options = {});
+                     const CallOptions& options = {});  ///< See scatter().
   Work scan_async(const ConstTensorView& in, const TensorView& out, ReduceOp op = ReduceOp::sum,
-                  const CallOptions& options = {});
+                  const CallOptions& options = {});  ///< See scan().
   Work exclusive_scan_async(const ConstTensorView& in, const TensorView& out,
-                            ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-  Work barrier_async(const CallOptions& options = {});
+                            ReduceOp op = ReduceOp::sum,
+                            const CallOptions& options = {});  ///< See exclusive_scan().
+  Work barrier_async(const CallOptions& options = {});  ///< Ends when all ranks have entered.
   Work send_async(const ConstTensorView& data, int peer, int tag = 0,
-                  const CallOptions& options = {});
+                  const CallOptions& options = {});  ///< See send().
   Work recv_async(const TensorView& data, int peer, int tag = 0, const CallOptions& options = {},
-                  int* source = nullptr);
+                  int* source = nullptr);  ///< See recv().
   Work sendrecv_async(const ConstTensorView& in, int to, const TensorView& out, int from,
-                      int tag = 0, const CallOptions& options = {});
+                      int tag = 0, const CallOptions& options = {});  ///< See sendrecv().
 
   /// Collective. Ranks with equal `color` form a group, ordered by `key`, then by rank; a negative
   /// color gets none. It may outlive this one. On the wire: 16 bytes per rank, within the deadline
@@ -179,6 +187,7 @@ class ProcessGroup {
   std::optional<ProcessGroup> split(int color, int key = 0, const CallOptions& options = {});
   /// split() by a list of members, the same on all ranks.
   std::optional<ProcessGroup> subset(std::span<const int> ranks, const CallOptions& options = {});
+  /// subset() of a list in braces.
   std::optional<ProcessGroup> subset(std::initializer_list<int> ranks,
                                      const CallOptions& options = {}) {
     return subset(std::span(ranks.begin(), ranks.size()), options);

@@ -25,14 +25,16 @@ using CustomReduce = void (*)(const void* in, void* inout, std::int64_t count, D
 /// Complex numbers have sum, avg, premul_sum and custom; other kinds are Errc::unsupported.
 /// Booleans: band, min and prod are "and"; bor, max and sum are "or"; results are 0 or 1.
 struct ReduceOp {
+  /// The operations of the table above.
   enum class Kind : std::uint8_t { sum, avg, prod, min, max, band, bor, bxor, premul_sum, custom };
-  Kind kind = Kind::sum;
+  Kind kind = Kind::sum;            ///< Equal on all ranks.
   double scale = 1;                 ///< premul_sum only; may differ per rank, is never compared.
   CustomReduce function = nullptr;  ///< custom only, like the next two members. Never compared.
   void* context = nullptr;          ///< Passed to `function`. Never compared.
   bool commutative = false;         ///< Equal on all ranks.
 
   static const ReduceOp sum, avg, prod, min, max, band, bor, bxor;
+  /// premul_sum, with this rank's scale.
   static constexpr ReduceOp premul(double scale) noexcept { return {Kind::premul_sum, scale}; }
 
   /// Combines with `f`, an associative function or a lambda without captures; state is passed in
@@ -55,19 +57,21 @@ struct ReduceOp {
   friend constexpr bool operator==(const ReduceOp&, const ReduceOp&) = default;
 };
 
-inline constexpr ReduceOp ReduceOp::sum{Kind::sum, 1};
-inline constexpr ReduceOp ReduceOp::avg{Kind::avg, 1};
-inline constexpr ReduceOp ReduceOp::prod{Kind::prod, 1};
-inline constexpr ReduceOp ReduceOp::min{Kind::min, 1};
-inline constexpr ReduceOp ReduceOp::max{Kind::max, 1};
-inline constexpr ReduceOp ReduceOp::band{Kind::band, 1};
-inline constexpr ReduceOp ReduceOp::bor{Kind::bor, 1};
-inline constexpr ReduceOp ReduceOp::bxor{Kind::bxor, 1};
+inline constexpr ReduceOp ReduceOp::sum{Kind::sum, 1};    ///< Integers wrap; booleans: or.
+inline constexpr ReduceOp ReduceOp::avg{Kind::avg, 1};    ///< The sum divided by W.
+inline constexpr ReduceOp ReduceOp::prod{Kind::prod, 1};  ///< Integers wrap; booleans: and.
+inline constexpr ReduceOp ReduceOp::min{Kind::min, 1};    ///< NaN if any rank has one.
+inline constexpr ReduceOp ReduceOp::max{Kind::max, 1};    ///< NaN if any rank has one.
+inline constexpr ReduceOp ReduceOp::band{Kind::band, 1};  ///< Bitwise and.
+inline constexpr ReduceOp ReduceOp::bor{Kind::bor, 1};    ///< Bitwise or.
+inline constexpr ReduceOp ReduceOp::bxor{Kind::bxor, 1};  ///< Bitwise exclusive or.
 
+/// The number of kinds; their values begin at 0.
 inline constexpr int reduce_op_count = static_cast<int>(ReduceOp::Kind::custom) + 1;
 
 /// "sum", "premul_sum", ...
 std::string_view name_of(ReduceOp::Kind kind) noexcept;
+/// The name of op.kind.
 inline std::string_view name_of(const ReduceOp& op) noexcept {
   return name_of(op.kind);
 }

@@ -31,6 +31,7 @@ class [[nodiscard]] Registration {
   Registration& operator=(const Registration&) = delete;
   ~Registration() = default;
 
+  /// `none` if it registers nothing.
   RegistrationKind kind() const noexcept {
     return held_ == nullptr ? RegistrationKind::none : *held_;
   }

@@ -18,10 +18,11 @@ class RowLayout {
   explicit RowLayout(std::span<const std::int64_t> counts);
   explicit RowLayout(const std::vector<std::int64_t>& counts)
       : RowLayout(std::span<const std::int64_t>(counts)) {}
+  /// The same count for every rank. @throws as the constructor.
   static RowLayout equal(int ranks, std::int64_t rows_of_each);
 
-  int ranks() const noexcept { return static_cast<int>(counts_.size()); }
-  std::span<const std::int64_t> counts() const noexcept { return counts_; }
+  int ranks() const noexcept { return static_cast<int>(counts_.size()); }  ///< The number of ranks.
+  std::span<const std::int64_t> counts() const noexcept { return counts_; }  ///< By rank.
   std::int64_t operator[](int rank) const noexcept {
     return counts_[static_cast<std::size_t>(rank)];
   }
@@ -29,9 +30,9 @@ class RowLayout {
   std::int64_t offset(int rank) const noexcept {
     return rank == 0 ? 0 : ends_[static_cast<std::size_t>(rank) - 1];
   }
-  std::int64_t total() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
-  std::int64_t max() const noexcept { return max_; }
-  bool is_equal() const noexcept;  ///< All counts are equal.
+  std::int64_t total() const noexcept { return ends_.empty() ? 0 : ends_.back(); }  ///< The sum.
+  std::int64_t max() const noexcept { return max_; }  ///< The largest count; 0 without ranks.
+  bool is_equal() const noexcept;                     ///< All counts are equal.
 
   /// Converts for the verbs of ProcessGroup.
   operator Rows() const& noexcept { return Rows(counts()); }

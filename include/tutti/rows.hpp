@@ -22,8 +22,9 @@ class Rows {
   constexpr Rows(std::initializer_list<std::int64_t> per_rank) noexcept
       : Rows(std::span(per_rank.begin(), per_rank.size())) {}
 
-  constexpr bool listed() const noexcept { return each_ == in_list; }
-  constexpr bool given() const noexcept { return each_ != not_given; }
+  constexpr bool listed() const noexcept { return each_ == in_list; }   ///< A list, not one number.
+  constexpr bool given() const noexcept { return each_ != not_given; }  ///< False if default-made.
+  /// The counts by rank; empty unless listed().
   constexpr std::span<const std::int64_t> list() const noexcept { return per_rank_; }
 
   constexpr std::int64_t operator[](int rank) const noexcept {

@@ -14,7 +14,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// A row has all dimensions after the first one; a 0-dimensional shape is one row.
 class Shape {
  public:
-  static constexpr std::size_t max_dims = 8;
+  static constexpr std::size_t max_dims = 8;  ///< The largest ndim().
 
   Shape() noexcept { dims_[0] = dims_[1] = 0; }  ///< 0-dimensional: one element.
   Shape(const Shape& other) noexcept { assign(other); }
@@ -29,11 +29,11 @@ class Shape {
   /// One dimension, [n]. Inline, because every call that passes a range of elements uses it.
   static Shape vector(std::int64_t n) { return n < 0 ? Shape({n}) : Shape(Vector{n}); }
 
-  std::size_t ndim() const noexcept { return ndim_; }
-  std::span<const std::int64_t> dims() const noexcept { return {dims_, ndim_}; }
-  std::int64_t numel() const noexcept { return rows() * row_numel_; }
-  std::int64_t rows() const noexcept { return ndim_ == 0 ? 1 : dims_[0]; }
-  std::int64_t row_numel() const noexcept { return row_numel_; }  ///< Elements per row.
+  std::size_t ndim() const noexcept { return ndim_; }  ///< 0 .. max_dims.
+  std::span<const std::int64_t> dims() const noexcept { return {dims_, ndim_}; }  ///< Outer first.
+  std::int64_t numel() const noexcept { return rows() * row_numel_; }  ///< The number of elements.
+  std::int64_t rows() const noexcept { return ndim_ == 0 ? 1 : dims_[0]; }  ///< Dimension 0, or 1.
+  std::int64_t row_numel() const noexcept { return row_numel_; }            ///< Elements per row.
   /// The dimensions after the first.
   std::span<const std::int64_t> row_dims() const noexcept {
     return ndim_ == 0 ? std::span<const std::int64_t>() : dims().subspan(1);

@@ -20,8 +20,10 @@ namespace [[gnu::visibility("default")]] tutti {
 /// with integer_avg).
 double all_reduce_number(ProcessGroup& group, double value, ReduceOp op = ReduceOp::sum,
                          const CallOptions& options = {});
+/// The same for an integer; a sum wraps modulo 2^64.
 std::int64_t all_reduce_number(ProcessGroup& group, std::int64_t value, ReduceOp op = ReduceOp::sum,
                                const CallOptions& options = {});
+/// The same for narrower integers, as std::int64_t.
 template <std::signed_integral T>
 std::int64_t all_reduce_number(ProcessGroup& group, T value, ReduceOp op = ReduceOp::sum,
                                const CallOptions& options = {}) {
@@ -35,9 +37,9 @@ double global_mean(ProcessGroup& group, double sum, double count, const CallOpti
 
 /// A loss, summed over `count` rows.
 struct NamedLoss {
-  std::string name;
-  double sum = 0;
-  double count = 0;
+  std::string name;  ///< Any text; the same on every rank.
+  double sum = 0;    ///< Over this rank's rows.
+  double count = 0;  ///< This rank's number of rows; may be 0.
 };
 /// The global mean of each loss, in the given order; NaN without rows. The same bits on every rank.
 /// Names and their order must be equal on all ranks; otherwise every rank gets Error mismatch with

@@ -28,15 +28,17 @@ concept ReadOnlyRange = ElementRange<R> && !WritableRange<R>;
 
 /// @throws Error invalid_argument unless `shape` has `count` elements.
 void check_view(std::size_t count, const Shape& shape);
+/// The number of elements. @throws Error invalid_argument unless `dtype` is `asked`, in host
+/// memory.
 std::size_t count_of(DType asked, DType dtype, const Shape& shape, Device device);
 }  // namespace detail
 
 /// A borrowed, contiguous, mutable array. Never owns; cheap to copy.
 struct TensorView {
-  void* data = nullptr;
-  DType dtype = DType::f32;
-  Shape shape = Shape::vector(0);
-  Device device{};
+  void* data = nullptr;            ///< The first element; may be null if there are none.
+  DType dtype = DType::f32;        ///< Of the elements.
+  Shape shape = Shape::vector(0);  ///< Row-major, without gaps.
+  Device device{};                 ///< Of the memory at `data`.
 
   TensorView() = default;
   TensorView(void* d, DType t, const Shape& s, Device where = {})
@@ -56,9 +58,11 @@ struct TensorView {
   std::span<T> values() const {
     return {static_cast<T*>(data), detail::count_of(dtype_of<T>, dtype, shape, device)};
   }
+  /// Of all elements.
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   }
+  /// Of one row: all dimensions after the first.
   std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(shape.row_numel()) * size_of(dtype);
   }
@@ -66,10 +70,10 @@ struct TensorView {
 
 /// The read-only twin of TensorView.
 struct ConstTensorView {
-  const void* data = nullptr;
-  DType dtype = DType::f32;
-  Shape shape = Shape::vector(0);
-  Device device{};
+  const void* data = nullptr;      ///< The first element; may be null if there are none.
+  DType dtype = DType::f32;        ///< Of the elements.
+  Shape shape = Shape::vector(0);  ///< Row-major, without gaps.
+  Device device{};                 ///< Of the memory at `data`.
 
   ConstTensorView() = default;
   ConstTensorView(const void* d, DType t, const Shape& s, Device where = {})
@@ -81,13 +85,16 @@ struct ConstTensorView {
       : data(std::ranges::data(range)),
         dtype(dtype_of<std::ranges::range_value_t<R>>),
         shape(Shape::vector(static_cast<std::int64_t>(std::ranges::size(range)))) {}
+  /// See TensorView::values().
   template <Element T>
   std::span<const T> values() const {
     return {static_cast<const T*>(data), detail::count_of(dtype_of<T>, dtype, shape, device)};
   }
+  /// Of all elements.
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   }
+  /// Of one row: all dimensions after the first.
   std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(shape.row_numel()) * size_of(dtype);
   }
@@ -100,6 +107,7 @@ auto view(std::span<T> values, const Shape& shape) {
   using View = std::conditional_t<std::is_const_v<T>, ConstTensorView, TensorView>;
   return View(values.data(), dtype_of<T>, shape);
 }
+/// The same for a vector, array or span.
 template <detail::ElementRange R>
 auto view(R&& values, const Shape& shape) {
   return view(std::span(values), shape);
@@ -115,7 +123,9 @@ class Tensor {
   /// if `from` is neither in host memory nor on the device of `memory`.
   explicit Tensor(const ConstTensorView& from, Memory& memory = host_memory(), Stream stream = {});
 
+  /// Borrows the array, which must outlive the view.
   TensorView view() & noexcept { return {buffer_.get(), dtype_, shape_, device_}; }
+  /// The same, read-only.
   ConstTensorView view() const& noexcept { return {buffer_.get(), dtype_, shape_, device_}; }
   void view() && = delete;
   operator TensorView() & noexcept { return view(); }
@@ -124,22 +134,24 @@ class Tensor {
   operator TensorView() && = delete;
   operator ConstTensorView() && = delete;
 
-  void* data() noexcept { return buffer_.get(); }
-  const void* data() const noexcept { return buffer_.get(); }
-  DType dtype() const noexcept { return dtype_; }
-  const Shape& shape() const noexcept { return shape_; }
-  Device device() const noexcept { return device_; }
+  void* data() noexcept { return buffer_.get(); }              ///< Null if default-made.
+  const void* data() const noexcept { return buffer_.get(); }  ///< Null if default-made.
+  DType dtype() const noexcept { return dtype_; }              ///< f32 if default-made.
+  const Shape& shape() const noexcept { return shape_; }       ///< [0] if default-made.
+  Device device() const noexcept { return device_; }           ///< The device of its Memory.
+  /// See TensorView::values().
   template <Element T>
   std::span<T> values() & {
     return view().values<T>();
   }
+  /// See TensorView::values().
   template <Element T>
   std::span<const T> values() const& {
     return view().values<T>();
   }
   template <Element T>
   void values() && = delete;
-  std::size_t bytes() const noexcept { return view().bytes(); }
+  std::size_t bytes() const noexcept { return view().bytes(); }  ///< Of all elements.
 
  private:
   struct Release {

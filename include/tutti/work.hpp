@@ -50,11 +50,12 @@ class [[nodiscard]] Work {
   /// Waits until `deadline`, or for `time`, at most. True if the call has ended; otherwise it
   /// continues.
   bool wait_until(Deadline deadline) const;
+  /// See wait_until().
   template <typename Rep, typename Period>
   bool wait_for(std::chrono::duration<Rep, Period> time) const {
     return wait_until(time);
   }
-  bool done() const noexcept;
+  bool done() const noexcept;  ///< True after the end of the call, with an error or without.
   /// The call's error; empty while it runs and after success.
   std::optional<Error> error();
   /// Kernels and copies queued on `stream` after this may use the buffers, and the buffers may be

@@ -34,7 +34,7 @@ struct Call {
   /// Hash of the properties that must be equal on all ranks. If ranks differ, the backend reports a
   /// mismatch.
   std::uint64_t fingerprint = 0;
-  Stream stream{};
+  Stream stream{};      ///< CallOptions::stream; ignored for host memory.
   Deadline deadline{};  ///< May be unset.
   /// See CallOptions::timeout; 0: the deadline alone applies.
   std::chrono::nanoseconds timeout{};
@@ -56,7 +56,7 @@ struct Call {
 /// The group of which another one is a part, as `hier` is made of parts. Errors of a part name the
 /// whole group and its ranks.
 struct WholeGroup {
-  std::string name{};
+  std::string name{};              ///< Shown in errors of the part.
   std::shared_ptr<Store> store{};  ///< BackendInit::store of the whole group.
   std::vector<int> ranks{};        ///< Ranks of the whole group, by rank of the part.
   /// The part's calls for call n of the whole group have the numbers from n << part_bits on.
@@ -84,6 +84,8 @@ struct SplitInit {
 class Backend {
  public:
   virtual ~Backend();
+  /// True if launch() accepts the operation; always the same answer. From any thread; returns at
+  /// once. `reduce` counts only for operations that reduce.
   virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
   /// Memory for results. Calls accept all arrays on its device.
   virtual Memory& memory() noexcept = 0;

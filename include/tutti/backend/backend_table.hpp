@@ -20,15 +20,15 @@ namespace [[gnu::visibility("default")]] tutti {
 
 /// The arguments of BackendEntry::make, on one rank.
 struct BackendInit {
-  std::shared_ptr<Store> store;  ///< Never null; keys already prefixed by the group's name.
-  int rank = 0;
-  int size = 1;
-  std::string name{};  ///< The group's.
-  std::string args{};  ///< The text after ':' in GroupOptions::backend.
-  Device device{};
-  Memory* memory = nullptr;  ///< GroupOptions::memory; may be null.
-  std::chrono::nanoseconds timeout{};
-  Logger logger{};                             ///< Never empty.
+  std::shared_ptr<Store> store;        ///< Never null; keys already prefixed by the group's name.
+  int rank = 0;                        ///< 0 .. size - 1.
+  int size = 1;                        ///< The number of ranks.
+  std::string name{};                  ///< The group's.
+  std::string args{};                  ///< The text after ':' in GroupOptions::backend.
+  Device device{};                     ///< GroupOptions::device.
+  Memory* memory = nullptr;            ///< GroupOptions::memory; may be null.
+  std::chrono::nanoseconds timeout{};  ///< GroupOptions::timeout; also limits make().
+  Logger logger{};                     ///< Never empty.
   std::optional<AdoptedCommunicator> adopt{};  ///< GroupOptions::adopt.
   /// Calls are compared between ranks, through the store, before they are launched. So failure()
   /// must report a dead rank even if no launched call waits for it.
@@ -46,11 +46,12 @@ struct BackendInit {
 
 /// One row of the table that backends/meson.build generates.
 struct BackendEntry {
-  std::string_view name;
-  std::string_view summary;  ///< One line for `tutti info`.
-  bool (*serves)(Device device) noexcept;
+  std::string_view name;                   ///< As in GroupOptions::backend, without arguments.
+  std::string_view summary;                ///< One line for `tutti info`.
+  bool (*serves)(Device device) noexcept;  ///< True if it serves the device directly.
   /// The reason why the backend cannot run on this machine; empty if it can.
   std::string (*unavailable)();
+  /// Makes this rank's backend of a group; waits for the other ranks. @throws Error.
   std::unique_ptr<Backend> (*make)(const BackendInit& init);
   bool one_process = false;            ///< Ranks must be threads of one process.
   std::string (*details)() = nullptr;  ///< More lines for `tutti info`, about this machine.

@@ -33,7 +33,7 @@ class ForwardingBackend : public Backend {
   Memory& staging_memory() noexcept override;
 
  protected:
-  Backend& inner() const noexcept { return *inner_; }
+  Backend& inner() const noexcept { return *inner_; }  ///< Lives as long as this.
 
  private:
   std::unique_ptr<Backend> inner_;

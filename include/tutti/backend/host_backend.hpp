@@ -40,7 +40,7 @@ class HostBackend : public Backend {
  protected:
   /// A send or receive in flight.
   struct Posted {
-    std::shared_ptr<WorkState> state;
+    std::shared_ptr<WorkState> state;  ///< For post_one() to return.
     /// Ends the message: null for success. Only the first call has an effect. May be called from
     /// any thread, even after the group is destroyed.
     std::function<void(const Error* error)> finish;
@@ -68,10 +68,10 @@ class HostBackend : public Backend {
   /// Ends the worker. The destructor of a derived class calls it before it destroys members that
   /// run() and post_one() use.
   void stop() noexcept;
-  int rank() const noexcept { return rank_; }
+  int rank() const noexcept { return rank_; }  ///< In this group, which may be a part of another.
   /// The group and this rank as errors name them.
   const std::string& group() const noexcept { return group_; }
-  int shown_rank() const noexcept { return shown_rank_; }
+  int shown_rank() const noexcept { return shown_rank_; }  ///< See group().
   /// For backends in the tree: the queue, and states from a pool.
   Calls& calls() const noexcept { return *calls_; }
 

@@ -12,17 +12,17 @@ namespace [[gnu::visibility("default")]] tutti {
 /// One operation with checked arguments. `in` and `out` may be the same memory (in place); for
 /// broadcast they are the same array. Arrays that this rank does not use are empty.
 struct Op {
-  Operation kind = Operation::barrier;
-  ConstTensorView in{};
-  TensorView out{};
+  Operation kind = Operation::barrier;  ///< Never recv_any.
+  ConstTensorView in{};                 ///< Read. Shapes: see the verb in ProcessGroup.
+  TensorView out{};                     ///< Written.
   /// all_gather, reduce_scatter, gather, scatter: rows per rank; all_to_all: rows to receive.
   /// all_gather_bounded: the bound B; this rank's own count is the number of rows of `in`.
   Rows rows{};
-  Rows send_rows{};  ///< all_to_all: rows to send.
-  ReduceOp reduce{};
-  int root = -1;
-  int peer = -1;  ///< send, recv. recv: any_peer only if supports(Operation::recv_any).
-  int tag = 0;
+  Rows send_rows{};   ///< all_to_all: rows to send.
+  ReduceOp reduce{};  ///< Of operations that reduce.
+  int root = -1;      ///< broadcast, reduce, gather, scatter.
+  int peer = -1;      ///< send, recv. recv: any_peer only if supports(Operation::recv_any).
+  int tag = 0;        ///< send, recv: >= 0; -1 if they replace a collective.
   /// recv: receives the sender's rank before the call ends without an error. May be null.
   int* source = nullptr;
   /// send, recv: number, counted per (sender, receiver, tag). A recv from any_peer is counted among

@@ -16,7 +16,7 @@ namespace [[gnu::visibility("default")]] tutti {
 class WorkState {
  public:
   virtual ~WorkState();
-  virtual bool done() const noexcept = 0;
+  virtual bool done() const noexcept = 0;  ///< True after the end, with an error or without.
   /// Blocks the host until the call is done or the deadline has passed. True if done; never throws
   /// the call's error. Returns false before the deadline only for a call captured into a graph,
   /// which is never done.
@@ -52,7 +52,7 @@ class WorkOwner {
   virtual void uncollected(const Error& error) noexcept = 0;
   /// Reports that a callback of Work::on_done() threw this error.
   virtual void callback_threw(const Error& error) noexcept = 0;
-  virtual void abort(std::string_view why) noexcept = 0;
+  virtual void abort(std::string_view why) noexcept = 0;  ///< See ProcessGroup::abort().
 };
 
 }  // namespace tutti

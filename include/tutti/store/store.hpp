@@ -14,14 +14,15 @@
 
 namespace [[gnu::visibility("default")]] tutti {
 
+/// The value of a key.
 using Bytes = std::vector<std::byte>;
 
 /// A small key-value table that all ranks share, for rendezvous. Called from any thread. A key has
 /// 1 to 1024 bytes, a value at most 8 MiB; otherwise Error invalid_argument.
 class Store {
  public:
-  static constexpr std::size_t max_key_bytes = 1024;
-  static constexpr std::size_t max_value_bytes = std::size_t{8} << 20;
+  static constexpr std::size_t max_key_bytes = 1024;  ///< With the prefix of make_prefix_store().
+  static constexpr std::size_t max_value_bytes = std::size_t{8} << 20;  ///< 8 MiB.
 
   virtual ~Store();
   /// Replaces the previous value.
@@ -47,7 +48,7 @@ class Store {
 
   /// Text forms of set() and get().
   void set(std::string_view key, std::string_view value);
-  std::string get_text(std::string_view key, Deadline deadline);
+  std::string get_text(std::string_view key, Deadline deadline);  ///< See get().
 };
 
 /// A store for ranks that are threads of one process.
