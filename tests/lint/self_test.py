@@ -3,6 +3,7 @@ import pathlib
 import tempfile
 import unittest
 
+import documented
 import environment
 import formatting
 import headers
@@ -16,7 +17,7 @@ GOOD = {
     ".clang-format": "BasedOnStyle: Google\nIncludeBlocks: Preserve\n",
     "meson.build": "project('tutti', 'cpp',\n  version : '1.2.3')\n",
     "CHANGELOG.md": "# Changes\n\n## 1.2.3\n\n## 1.2.2\n",
-    "include/tutti/work.hpp": "#pragma once\n\n#include <memory>\n\n#include <tutti/error.hpp>\nclass Work;\nvoid thing();\n",
+    "include/tutti/work.hpp": "#pragma once\n\n#include <memory>\n\n#include <tutti/error.hpp>\n/// A call.\nclass Work;\n/// A function.\nvoid thing();\n",
     "include/tutti/error.hpp": "#pragma once\n",
     "include/tutti/backend/backend.hpp": "#pragma once\n\n#include <tutti/work.hpp>\n",
     "lib/core/values/meson.build": "# Values.\n",
@@ -77,6 +78,16 @@ BAD = [
     (headers, "include/tutti/work.hpp", "#pragma once\n# define TUTTI_API\n", "no macro"),
     (headers, "include/tutti/work.hpp", "#pragma once\nusing namespace std;\n", "opens no namespace"),
     (headers, "include/tutti/work.hpp", "#pragma once\n" + "int x();\n" * 130, "warning: include/tutti/work.hpp: 131 lines"),
+    *[(documented, "include/tutti/work.hpp", f"#pragma once\n{code}\n", f"include/tutti/work.hpp:2: {name} has no comment") for code, name in [
+        ("void thing();", "thing"),
+        ("struct Work {};", "Work"),
+        ("struct Work { int field; };  ///< A call.", "Work::field"),
+        ("enum class Kind { one, two };", "Kind"),
+        ("using Kind = int;", "Kind"),
+        ("void thing(int); void other();  ///< One of two.", "thing"),
+    ]],
+    (documented, "include/tutti/work.h", "#define WORK 1\n", "WORK has no comment"),
+    (documented, "include/tutti/work.hpp", "#pragma once\n/// See \\ref other.\nvoid thing();\n", "unable to resolve reference"),
     (words, "lib/core/backend/work.cpp", "// TO" "DO: later\n", "finish it"),
     (words, "docs/use.md", "Go to /ro" "ot/tutti.\n", "one machine"),
     (words, "docs/use.md", "cd /wo" "rk/main && make\n", "one machine"),
@@ -143,6 +154,33 @@ BAD = [
 ]
 
 
+# Names that need no comment, and comments of C.
+COMMENTED = """#pragma once
+/// A call.
+class Work {
+ public:
+  Work(int);
+  ~Work();
+  Work& operator=(const Work&);
+  void wait();  ///< Waits.
+  void wait(int);
+  friend class Other;
+ private:
+  struct State { int value; };
+  int state_;
+};
+/// A kind.
+enum class Kind { one, two };
+namespace tutti::detail { void hidden(); }
+"""
+COMMENTED_C = """/* A header. */
+#define VALUE 1 /* One. */
+/* A struct. */
+typedef struct thing {
+  int size; /* Its size. */
+} thing;
+"""
+
 # Words that are no fault.
 ALLOWED = """// The values come in place; a message has room for 4 words. It offers what the card of the network can.
 const auto request = value(in_place, still); void keep(int discard);
@@ -162,9 +200,12 @@ class SelfTest(unittest.TestCase):
                 self.skipTest(f"{lint.__name__} has not its program")
 
     def test_finds_nothing_in_a_tree_without_fault(self):
-        for lint in (environment, formatting, headers, layers, ported_names, shell, versions, words):
+        for lint in (documented, environment, formatting, headers, layers, ported_names, shell, versions, words):
             with self.subTest(lint=lint.__name__):
                 self.assertEqual(self.check(lint, {}), [])
+
+    def test_asks_for_no_comment_that_says_nothing(self):
+        self.assertEqual(self.check(documented, {"include/tutti/work.hpp": COMMENTED, "include/tutti/c/work.h": COMMENTED_C}), [])
 
     def test_leaves_ordinary_words_alone(self):
         self.assertEqual(self.check(words, {"lib/core/backend/work.cpp": ALLOWED, "tests/data/old.md": "A str" "anger.\n"}), [])

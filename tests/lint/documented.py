@@ -1,0 +1,60 @@
+"""Finds public names of the headers that have no comment, and comments that Doxygen cannot read.
+
+A name is a type, a function, a variable, a field, an enumeration or a macro. These need no comment: operators,
+constructors and destructors, values of an enumeration, overloads beside one with a comment, functions whose base class
+has it, and friends that are classes. tools/packaging/site/Doxyfile says which headers are read, and how."""
+import pathlib
+import re
+import subprocess
+import tempfile
+import xml.etree.ElementTree as xml
+
+import tree
+
+DOXYFILE = pathlib.Path(__file__).resolve().parents[2] / "tools" / "packaging" / "site" / "Doxyfile"
+CLASSES = ("struct", "class", "union")
+# A message about the specialization of a template of the standard library, which is no name of the library's.
+NO_FAULT = re.compile(r"scope for class std::")
+
+
+def is_described(element):
+    return any("".join(element.find(kind).itertext()).strip()
+               for kind in ("briefdescription", "detaileddescription", "inbodydescription") if element.find(kind) is not None)
+
+
+def needs_none(member, class_name):
+    """Whether a member needs no comment, by its name or by what it is. `class_name` has no namespaces."""
+    name = member.findtext("name")
+    return (member.get("prot") == "private" or member.find("reimplements") is not None
+            or re.match(r"operator\b|~|@|$", name) or name == class_name
+            or member.get("kind") == "friend" and member.findtext("type").split(" ")[0] in CLASSES)
+
+
+def undocumented(compound):
+    """The location and the name of each name of a class, a namespace or a file that needs a comment."""
+    name = compound.findtext("compoundname")
+    if compound.get("kind") in CLASSES and not is_described(compound):
+        yield compound.find("location"), name
+    members = list(compound.iter("memberdef"))
+    described = {member.findtext("name") for member in members if is_described(member)}
+    for member in members:
+        if member.findtext("name") not in described and not needs_none(member, re.sub(r"<.*", "", name).split("::")[-1]):
+            yield member.find("location"), member.findtext("qualifiedname") or member.findtext("name")
+
+
+def check(root):
+    doxygen = tree.program("doxygen")
+    found = set()
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"{DOXYFILE.read_text()}\nGENERATE_XML = YES\nXML_PROGRAMLISTING = NO\nOUTPUT_DIRECTORY = {folder}\n"
+        run = subprocess.run([doxygen, "-"], cwd=root, input=options, capture_output=True, text=True, check=True)
+        for path in pathlib.Path(folder, "xml").glob("*.xml"):
+            for compound in xml.parse(path).getroot().iter("compounddef"):
+                if compound.get("prot") != "private":
+                    found |= {(place.get("file"), int(place.get("line")), name) for place, name in undocumented(compound)}
+    return ([f"include/{file}:{line}: {name} has no comment" for file, line, name in sorted(found)]
+            + sorted({line.replace(f"{root}/", "") for line in run.stderr.splitlines() if not NO_FAULT.search(line)}))
+
+
+if __name__ == "__main__":
+    tree.run(check)
