@@ -18,6 +18,7 @@
 // on every rank, and the group stays usable. Arrays are in host memory.
 
 namespace tutti {
+/// Metrics of binary scores over the rows of all ranks.
 namespace [[gnu::visibility("default")]] metrics {
 
 /// The scored rows of this rank: add() every batch, then call a metric. Belongs to no group.
