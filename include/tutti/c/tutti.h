@@ -260,7 +260,7 @@ tutti_status tutti_scatter(tutti_group* group, const tutti_array* in, const tutt
 /** out = op over ranks 0 to this one of in; not TUTTI_AVG. */
 tutti_status tutti_scan(tutti_group* group, const tutti_array* in, const tutti_array* out,
                         int32_t op, const tutti_call_options* options, tutti_work** work);
-/** tutti_scan() without this rank. Rank 0 gets the identity of op; TUTTI_CUSTOM leaves its out. */
+/** tutti_scan() without this rank. Rank 0 gets the identity of op, or keeps out if TUTTI_CUSTOM. */
 tutti_status tutti_exclusive_scan(tutti_group* group, const tutti_array* in, const tutti_array* out,
                                   int32_t op, const tutti_call_options* options, tutti_work** work);
 /** Waits until all ranks have entered. */
