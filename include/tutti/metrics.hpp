@@ -18,6 +18,7 @@
 // on every rank, and the group stays usable. Arrays are in host memory.
 
 namespace tutti {
+/// Metrics of binary scores over the rows of all ranks.
 namespace [[gnu::visibility("default")]] metrics {
 
 /// The scored rows of this rank: add() every batch, then call a metric. Belongs to no group.
@@ -26,7 +27,7 @@ class ScoredRows {
  public:
   /// `weighted`: every row has a weight. The same on all ranks.
   explicit ScoredRows(bool weighted = false) noexcept : weighted_(weighted) {}
-  bool weighted() const noexcept { return weighted_; }
+  bool weighted() const noexcept { return weighted_; }  ///< As given to the constructor.
 
   /// Appends a batch. Each array is [n] or [n, 1].
   ///
@@ -42,7 +43,7 @@ class ScoredRows {
            const ConstTensorView& weights = {});
   /// Appends the rows of another object. @throws Error invalid_argument if only one is weighted().
   void merge(const ScoredRows& other);
-  void reset() noexcept;
+  void reset() noexcept;  ///< Removes the rows, and invalid().
 
   /// Returns the rows, without those of other ranks. A state fits any rank of any number of ranks:
   /// merge() joins several. @throws Error invalid_argument after an invalid element.
@@ -51,11 +52,12 @@ class ScoredRows {
   ///         object that differs in weighted(); nothing has changed then.
   void load(std::string_view state);
 
+  /// A row of rows().
   struct Row {
-    double score;
+    double score;   ///< May be infinite; -0 is 0.
     double weight;  ///< Negative if the target is 0; otherwise positive.
   };
-  std::span<const Row> rows() const noexcept { return rows_; }
+  std::span<const Row> rows() const noexcept { return rows_; }  ///< Without rows of weight 0.
   /// The first invalid element, in words; empty if there was none.
   const std::string& invalid() const noexcept { return invalid_; }
 
@@ -72,6 +74,7 @@ struct BinaryOptions {
   std::vector<double> quantiles{};   ///< Each from 0 to 1.
 };
 
+/// The result of binary_metrics(), the same on every rank.
 struct BinaryMetrics {
   /// The area under the ROC curve: the probability that a positive row has a higher score than a
   /// negative one; a tie counts half. NaN without positive or without negative rows.
@@ -101,12 +104,15 @@ struct BinaryMetrics {
 BinaryMetrics binary_metrics(ProcessGroup& group, const ScoredRows& rows,
                              const BinaryOptions& further = {}, const CallOptions& options = {});
 
-/// One member of BinaryMetrics, at the price of all.
+/// BinaryMetrics::auroc, at the price of all.
 double auroc(ProcessGroup& group, const ScoredRows& rows, const CallOptions& options = {});
+/// BinaryMetrics::average_precision, at the price of all.
 double average_precision(ProcessGroup& group, const ScoredRows& rows,
                          const CallOptions& options = {});
+/// BinaryMetrics::recalls of one precision, 0 to 1, at the price of all.
 double recall_at_precision(ProcessGroup& group, const ScoredRows& rows, double precision,
                            const CallOptions& options = {});
+/// BinaryMetrics::quantiles for each of `q`, 0 to 1, at the price of all.
 std::vector<double> quantiles(ProcessGroup& group, const ScoredRows& rows,
                               std::span<const double> q, const CallOptions& options = {});
 /// The same of an array of any shape, without weights.

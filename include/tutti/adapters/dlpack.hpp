@@ -50,6 +50,7 @@ void check_version(const M& managed) {
 }
 }  // namespace detail
 
+/// A view of a DLTensor, which must outlive it.
 inline TensorView view(DLTensor& array) {
   const DType dtype = from_dlpack(array.dtype);
   const Shape shape = detail::shape_of(array);
@@ -61,6 +62,7 @@ inline TensorView view(DLTensor& array) {
                                      (array.data == nullptr ? " has no data" : " is misaligned"));
   return {static_cast<std::byte*>(array.data) + array.byte_offset, dtype, shape, device};
 }
+/// A read-only view of a DLTensor.
 inline ConstTensorView view(const DLTensor& array) {
   DLTensor same = array;
   return view(same);
@@ -75,6 +77,7 @@ TensorView view(M& managed) {
       fail(Errc::invalid_argument, "dlpack: the array is read-only");
   return view(managed.dl_tensor);
 }
+/// A read-only view of a DLManagedTensor or DLManagedTensorVersioned.
 template <Managed M>
 ConstTensorView view(const M& managed) {
   detail::check_version(managed);
@@ -102,13 +105,14 @@ class Borrowed {
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
 
-  DLTensor& tensor() & noexcept { return tensor_; }
+  DLTensor& tensor() & noexcept { return tensor_; }  ///< Valid while this object lives.
 
  private:
   std::array<std::int64_t, Shape::max_dims> shape_{}, strides_{};
   DLTensor tensor_{};
 };
 
+/// Calls the deleter of a managed array, if it has one. For Owned.
 struct Delete {
   template <Managed M>
   void operator()(M* managed) const noexcept {

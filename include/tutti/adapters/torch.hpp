@@ -93,6 +93,7 @@ inline at::Tensor broadcast(ProcessGroup& group, const at::Tensor& in, int root,
                             const CallOptions& options = {}) {
   return detail::apply(autograd::broadcast, group, in, root, options);
 }
+/// [n_r, ...] -> [sum n_r, ...] on root; other ranks get [0], which is part of the graph as well.
 inline at::Tensor gather_rows(ProcessGroup& group, const at::Tensor& local, int root,
                               const RowLayout& rows = {}, const CallOptions& options = {}) {
   return detail::apply(autograd::gather_rows, group, local, root, rows, options);

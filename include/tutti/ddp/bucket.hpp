@@ -14,6 +14,7 @@
 #include <tutti/tensor.hpp>
 
 namespace tutti {
+/// Data-parallel training: gradients are reduced while backward runs.
 namespace [[gnu::visibility("default")]] ddp {
 
 class DeviceArithmetic;  // <tutti/ddp/device_arithmetic.hpp>
@@ -34,7 +35,7 @@ struct Slice {
 /// in all steps of one generation(), so a hook may keep state by index().
 class Bucket {
  public:
-  using Slices = std::vector<Slice>;
+  using Slices = std::vector<Slice>;  ///< One for each parameter of the bucket.
 
   /// For reducers, and for hooks that reduce another array. `buffer` is [n] and holds all `slices`.
   /// @throws Error invalid_argument if it does not.
@@ -43,9 +44,9 @@ class Bucket {
   Bucket(const Bucket&) = default;  // Moves copy: group() is always set.
   Bucket& operator=(const Bucket&) = default;
 
-  int index() const noexcept { return index_; }
-  int count() const noexcept { return count_; }  ///< Number of all buckets.
-  bool is_last() const noexcept { return index_ + 1 == count_; }
+  int index() const noexcept { return index_; }                   ///< 0 to count() - 1.
+  int count() const noexcept { return count_; }                   ///< Number of all buckets.
+  bool is_last() const noexcept { return index_ + 1 == count_; }  ///< The last launch of a step.
   /// 0; one more after each rebuild and each GradientReducer::set_group(). Not equal on all ranks.
   int generation() const noexcept { return generation_; }
   std::int64_t step() const noexcept { return step_; }  ///< Steps over this group before this one.
@@ -53,7 +54,7 @@ class Bucket {
   /// [n]: this rank's gradients, and the reduced ones after the hook's Work. Slices start at
   /// multiples of 64 bytes; elements between them are 0.
   const TensorView& buffer() const noexcept { return buffer_; }
-  const Slices& slices() const noexcept { return *slices_; }
+  const Slices& slices() const noexcept { return *slices_; }  ///< The places of the gradients.
   /// The gradient of slices()[i], with the parameter's shape, within buffer().
   TensorView gradient(std::size_t i) const;
   /// The values of the parameter of slices()[i]; without data if the reducer does not know them.
@@ -66,7 +67,7 @@ class Bucket {
   /// @throws Error invalid_argument; its text names both arrays.
   void set_buffer(const TensorView& buffer, std::shared_ptr<const void> owner = {});
 
-  ProcessGroup& group() const noexcept { return *group_; }
+  ProcessGroup& group() const noexcept { return *group_; }  ///< The reducer's.
   /// The divisor of the sum over ranks. The hook divides, not the reducer.
   double divisor() const noexcept { return divisor_; }
   /// The reduction that sums and divides by divisor(): avg, sum or premul_sum.
@@ -82,13 +83,16 @@ class Bucket {
   /// The same bucket over another array: [n] like buffer(), of any dtype, on any device.
   Bucket over(const TensorView& buffer) const;
 
-  /// For reducers.
+  /// For reducers: call().
   void set_call(const CallOptions& options) noexcept { call_ = options; }
+  /// For reducers: arithmetic().
   void set_arithmetic(DeviceArithmetic* arithmetic) noexcept { arithmetic_ = arithmetic; }
+  /// For reducers: step() and divisor().
   void set_step(std::int64_t step, double divisor) noexcept {
     step_ = step;
     divisor_ = divisor;
   }
+  /// For reducers: generation().
   void set_generation(int generation) noexcept { generation_ = generation; }
 
  private:
@@ -122,7 +126,7 @@ using HookWrapper = std::function<CommHook(CommHook)>;
 class HookState {
  public:
   virtual ~HookState();
-  virtual std::string save() const = 0;
+  virtual std::string save() const = 0;  ///< Between steps: bytes for load().
   /// @throws Error invalid_argument for bytes that save() did not write; then nothing changes.
   virtual void load(std::string_view state) = 0;
 };

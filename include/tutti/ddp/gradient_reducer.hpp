@@ -164,7 +164,7 @@ class GradientReducer {
   /// True if any rank had a gradient of `id` in the last step. With check_steps = false, always
   /// true after step_empty().
   bool is_used(std::size_t id) const;
-  std::span<const Parameter> parameters() const noexcept;
+  std::span<const Parameter> parameters() const noexcept;  ///< By id.
   /// Valid until the first finish() has ended. Gradients reduced in their arrays are not in them.
   std::span<const Bucket> buckets() const noexcept;
 

@@ -19,7 +19,7 @@ Work noop_hook(Bucket& bucket);
 /// half of the bytes of f32. A value beyond the range of f16 becomes infinite. Equal to the wrapper
 /// around all_reduce_hook.
 CommHook fp16_compress_hook();
-CommHook bf16_compress_hook();
+CommHook bf16_compress_hook();  ///< The form for bf16.
 
 /// Casts the bucket to f16 or bf16, calls `hook` with the cast bucket, and casts back when the Work
 /// of `hook` has ended. The copy has 2 bytes per element. Gradients with elements of 2 bytes or
@@ -27,7 +27,7 @@ CommHook bf16_compress_hook();
 /// @throws Error invalid_argument for a null hook; the new hook throws unsupported for complex
 ///         gradients, and for gradients on a device without ReducerOptions::arithmetic.
 CommHook fp16_compress_wrapper(CommHook hook);
-CommHook bf16_compress_wrapper(CommHook hook);
+CommHook bf16_compress_wrapper(CommHook hook);  ///< The form for bf16.
 
 }  // namespace ddp
 }  // namespace tutti

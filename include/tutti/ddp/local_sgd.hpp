@@ -42,7 +42,7 @@ class PostLocalSgdState final : public HookState {
 /// @throws Error unsupported for gradients on a device and complex gradients, if there is no
 ///         sub-group and the divisor is not W.
 Work post_local_sgd_hook(PostLocalSgdState& state, Bucket& bucket);
-CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state);
+CommHook post_local_sgd_hook(std::shared_ptr<PostLocalSgdState> state);  ///< Keeps `state`.
 
 /// Averages parameters over the ranks of a group every `period` steps, like torch's averager of
 /// this name. Call it on all ranks of the group after each step of the optimizer. For another group

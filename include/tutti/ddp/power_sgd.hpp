@@ -51,7 +51,7 @@ class PowerSgdState final : public HookState {
   /// @throws Error mismatch on every rank, with both sides, for other options than those of rank 0.
   void set_group(ProcessGroup& group);
 
-  const PowerSgdOptions& options() const noexcept;
+  const PowerSgdOptions& options() const noexcept;  ///< As given to the constructor.
   std::int64_t step() const noexcept;  ///< Steps so far, including those before start_step.
   /// Ratio of gradient elements to elements that a rank sends; 1 before the first compressed step.
   double compression_rate() const noexcept;
@@ -84,12 +84,12 @@ class PowerSgdState final : public HookState {
 /// @throws Error unsupported for gradients on a device without it, or of a dtype other than f16,
 ///         bf16, f32 and f64; invalid_argument for a bucket of another hook or reducer.
 Work power_sgd_hook(PowerSgdState& state, Bucket& bucket);
-CommHook power_sgd_hook(std::shared_ptr<PowerSgdState> state);
+CommHook power_sgd_hook(std::shared_ptr<PowerSgdState> state);  ///< Keeps `state`.
 
 /// PowerSGD with one matrix per bucket: its gradients in sequence as a square, padded with zeros.
 /// Cheaper and less exact, like torch's batched_powerSGD_hook; min_compression_rate is ignored.
 Work batched_power_sgd_hook(PowerSgdState& state, Bucket& bucket);
-CommHook batched_power_sgd_hook(std::shared_ptr<PowerSgdState> state);
+CommHook batched_power_sgd_hook(std::shared_ptr<PowerSgdState> state);  ///< Keeps `state`.
 
 }  // namespace ddp
 }  // namespace tutti

@@ -13,6 +13,7 @@ struct SparseRows {
   Tensor values;   ///< [m, ...]: row i belongs to indices[i].
 };
 
+/// Options of all_reduce_rows(). Equal on all ranks.
 struct SparseRowsOptions {
   double divisor = 1;         ///< Divisor of the sum over ranks. 0: W, the mean; 1: the sum.
   std::int64_t num_rows = 0;  ///< N, to check indices against. 0: any index from 0 on.

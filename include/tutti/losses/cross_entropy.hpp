@@ -8,14 +8,15 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
+/// Options of CrossEntropy. Equal on all ranks.
 struct CrossEntropyOptions {
   std::int64_t classes = 1;      ///< C. One class is binary: a yes or no per row.
   std::vector<double> weight{};  ///< C > 1: the weight of each class, [C]; empty: 1.
   double pos_weight = 1;         ///< C = 1: the weight of positive rows.
   double label_smoothing = 0;    ///< e, 0 to 1: the share of a row that is spread over all classes.
-  std::int64_t ignore_index = default_ignore_index;
-  Reduction reduction = Reduction::mean;
-  GradScale grad_scale = GradScale::sum;
+  std::int64_t ignore_index = default_ignore_index;  ///< The target of rows that do not count.
+  Reduction reduction = Reduction::mean;             ///< Over the rows that count.
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
 };
 
 /// Cross-entropy over the rows of all ranks. Takes the batch of a ranking loss, so that WarmUp can
@@ -37,11 +38,11 @@ struct CrossEntropyOptions {
 /// are those of the group.
 class CrossEntropy {
  public:
-  using Options = CrossEntropyOptions;
+  using Options = CrossEntropyOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument for an option out of range, for `weight` with one class, and
   ///         for `pos_weight` with several.
   explicit CrossEntropy(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
   /// Only logits, targets and weights of the batch are read. For one class the targets are 0 or 1.
   /// @throws Error on every rank, with the codes of RankingLoss.

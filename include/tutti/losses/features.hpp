@@ -35,22 +35,26 @@ struct FeatureResult {
   double loss = 0;      ///< The same on every rank. 0 if no row has a term.
   Tensor grad_anchors;  ///< d loss / d anchors of this rank's rows, times the GradScale's factor.
   Tensor grad_candidates;  ///< The same of the candidates. Empty for SupCon.
-  /// d loss / d logit_scale and d loss / d bias. The same on every rank: with GradScale::sum the
-  /// derivative itself, which a reducer that averages keeps; otherwise 1 / W of it, for a reducer
-  /// that adds.
-  double grad_logit_scale = 0, grad_bias = 0;
+  /// d loss / d logit_scale. The same on every rank: with GradScale::sum the derivative itself,
+  /// which a reducer that averages keeps; otherwise 1 / W of it, for a reducer that adds.
+  double grad_logit_scale = 0,
+         grad_bias = 0;  ///< The same by the bias; 0 for losses without one.
 };
 
 /// A product of row-major matrices: c [m, n] = a [m, k] b, where b is [k, n], or [n, k] if
 /// `b_transposed` is set.
 struct MatrixProduct {
-  DType dtype = DType::f32;  ///< f32 or f64.
-  bool b_transposed = false;
-  std::int64_t m = 0, n = 0, k = 0;
-  const void* a = nullptr;
-  const void* b = nullptr;
-  void* c = nullptr;
-  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  ///< In elements, from row to row.
+  DType dtype = DType::f32;   ///< f32 or f64.
+  bool b_transposed = false;  ///< b is [n, k].
+  std::int64_t m = 0,         ///< Rows of a and c.
+      n = 0,                  ///< Columns of c.
+      k = 0;                  ///< Columns of a.
+  const void* a = nullptr;    ///< [m, k]
+  const void* b = nullptr;    ///< [k, n] or [n, k].
+  void* c = nullptr;          ///< [m, n]; overwritten.
+  std::int64_t a_stride = 0,  ///< Elements from one row of a to the next.
+      b_stride = 0,           ///< The same of b.
+      c_stride = 0;           ///< The same of c.
 };
 /// Computes one product on the calling thread. Several threads may call it at the same time. Must
 /// not throw, and must return the same bits for the same numbers.
@@ -58,9 +62,9 @@ using Gemm = void (*)(const MatrixProduct& product);
 
 /// Options of the computation. Only `in_double` and `gemm` change a result.
 struct FeatureEngine {
-  int threads = 1;  ///< Threads of this rank in a call.
-  /// Rows and columns of the logits that a thread takes at a time: multiples of 128 and 512.
-  std::int64_t tile_rows = 128, tile_columns = 512;
+  int threads = 1;               ///< Threads of this rank in a call.
+  std::int64_t tile_rows = 128,  ///< Rows of logits of a thread at a time; a multiple of 128.
+      tile_columns = 512;        ///< Columns at a time; a multiple of 512.
   /// Computes f32, f16 and bf16 features in double. Otherwise products and exponentials are f32,
   /// and sums over blocks of 512 columns are added in double.
   bool in_double = false;
@@ -105,21 +109,23 @@ class FeatureLoss {
   /// One process, without a group.
   FeatureResult operator()(const FeatureBatch& batch) { return compute(nullptr, batch, {}); }
 
-  /// The factor of the logits, and what is added (SigLip). The same on every rank. They are
-  /// parameters that train: checkpoints of the loss do not have them.
+  /// The factor of the logits. It and bias() are the same on every rank, and parameters that train:
+  /// checkpoints of the loss do not have them.
   double logit_scale() const noexcept { return logit_scale_; }
-  /// The options keep the numbers that the loss was made with.
+  /// Added to the logits by SigLip, otherwise 0. The options keep the numbers that the loss was
+  /// made with.
   double bias() const noexcept { return bias_.value_or(0); }
-  void set_logit_scale(double logit_scale);
+  void set_logit_scale(double logit_scale);  ///< 1e-6 to 1e6, or Error invalid_argument.
   /// @throws Error invalid_argument for Clip and SupCon, which have none.
   void set_bias(double bias);
 
  protected:
+  /// `name` is a literal; errors begin with it. Without `bias` set_bias() is refused.
   FeatureLoss(std::string_view name, double logit_scale, std::optional<double> bias,
               GradScale grad_scale, const FeatureEngine& engine);
-  std::string_view name() const noexcept { return name_; }
-  const FeatureEngine& engine() const noexcept { return engine_; }
-  GradScale grad_scale() const noexcept { return grad_scale_; }
+  std::string_view name() const noexcept { return name_; }          ///< Errors begin with it.
+  const FeatureEngine& engine() const noexcept { return engine_; }  ///< Of the options.
+  GradScale grad_scale() const noexcept { return grad_scale_; }     ///< Of the options.
 
  private:
   /// A null group is one process.

@@ -17,15 +17,16 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
+/// Options of SigmoidFocal. Equal on all ranks.
 struct SigmoidFocalOptions {
   double alpha =
       0.25;          ///< Weight of positive elements; 1 - alpha weighs negatives. -1: no weights.
   double gamma = 2;  ///< 0 is binary cross-entropy.
-  Reduction reduction = Reduction::mean;
+  Reduction reduction = Reduction::mean;  ///< Over the elements.
   /// Divides the sum over all elements by the number of positive elements (at least 1) instead of
   /// by the number of elements. Requires Reduction::mean; sum and none divide by nothing.
   bool normalize_by_positives = false;
-  GradScale grad_scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
 };
 
 /// One binary decision per logit. With z the logit, y the target and p = σ(z):
@@ -34,11 +35,11 @@ struct SigmoidFocalOptions {
 ///     loss = alpha_t (1 - p_t)^gamma (softplus(z) - z y)
 class SigmoidFocal {
  public:
-  using Options = SigmoidFocalOptions;
+  using Options = SigmoidFocalOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument for an option out of range, and for normalize_by_positives with
   ///         a reduction other than mean.
   explicit SigmoidFocal(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
   /// Of `batch`, `logits` have any shape, of which ranks may differ in rows; `targets` the same
   /// shape and dtype, 0 to 1, and are positive above 0. `weight`, of each element, has as many
@@ -56,17 +57,18 @@ class SigmoidFocal {
   Options options_;
 };
 
+/// Options of SoftmaxFocal. Equal on all ranks.
 struct SoftmaxFocalOptions {
   std::vector<double> alpha{};  ///< Weight of each class, [C]; empty: 1.
   double gamma = 2;             ///< 0 is cross-entropy.
   double label_smoothing = 0;   ///< e, 0 to 1.
   std::int64_t background = 0;  ///< The class that normalize_by_positives does not count.
-  std::int64_t ignore_index = default_ignore_index;
-  Reduction reduction = Reduction::mean;
+  std::int64_t ignore_index = default_ignore_index;  ///< The target of rows that do not count.
+  Reduction reduction = Reduction::mean;             ///< Over the rows that count.
   /// Divides the sum over all rows by the number of rows of other classes than `background` (at
   /// least 1) instead of by the number of rows. Requires Reduction::mean.
   bool normalize_by_positives = false;
-  GradScale grad_scale = GradScale::sum;
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
 };
 
 /// One class per row. With p the softmax over classes, y the target and e the label smoothing:
@@ -74,10 +76,10 @@ struct SoftmaxFocalOptions {
 ///     loss = alpha_y (1 - p_y)^gamma (-(1 - e) log p_y - e / C sum over j of log p_j)
 class SoftmaxFocal {
  public:
-  using Options = SoftmaxFocalOptions;
+  using Options = SoftmaxFocalOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument as SigmoidFocal does.
   explicit SoftmaxFocal(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
   /// Of `batch`, `logits` are [N, C, *], `targets` i64 [N, *], 0 to C - 1 or ignore_index, and
   /// `weight` [N, *]. The rest is ignored.

@@ -21,6 +21,7 @@
 // graph, arrays of another device, and device arrays without a group.
 
 namespace tutti {
+/// Losses over the rows of all ranks, and their gradients.
 namespace [[gnu::visibility("default")]] losses {
 
 /// The combination of a loss's terms, one for each class (ranking losses), row (SoftmaxFocal,

@@ -19,10 +19,10 @@ namespace [[gnu::visibility("default")]] losses {
 
 /// The rows of a queue, oldest first.
 struct QueuedRows {
-  std::vector<double> logits{};  ///< [n, C]
-  std::vector<std::int64_t> targets{};
-  std::vector<std::uint8_t> iid{};
-  std::vector<double> weights{};  ///< 1 for rows of calls without weights.
+  std::vector<double> logits{};         ///< [n, C]
+  std::vector<std::int64_t> targets{};  ///< [n]
+  std::vector<std::uint8_t> iid{};  ///< [n]: 1 for rows that were drawn independently, otherwise 0.
+  std::vector<double> weights{};    ///< [n]: 1 for rows of calls without weights.
 };
 
 /// The choice of rows that a ranking loss evaluates. The same on every rank.
@@ -67,7 +67,7 @@ class RankingLoss {
 
   /// Options::temperature, or the argument of the last set_temperature(). The same on every rank.
   double temperature() const noexcept { return temperature_; }
-  void set_temperature(double temperature);
+  void set_temperature(double temperature);  ///< 1e-300 to 1e300, or Error invalid_argument.
 
   bool gathers() const noexcept;         ///< PoolOptions::gather.
   std::int64_t queued() const noexcept;  ///< Rows in the queue, all ranks together.
@@ -108,7 +108,8 @@ class RankingLoss {
   /// `name` is a literal; errors begin with it.
   RankingLoss(std::string_view name, std::int64_t classes, double temperature,
               std::int64_t ignore_index, const PoolOptions& pool);
-  std::string_view name() const noexcept { return name_; }
+  std::string_view name() const noexcept { return name_; }  ///< Errors begin with it.
+  /// The rows of earlier calls.
   internal::losses::RowQueue& queue() const noexcept { return *queue_; }
 
  private:

@@ -7,16 +7,17 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
+/// Options of RecallAtQuantile. Equal on all ranks.
 struct RecallAtQuantileOptions {
   std::int64_t classes = 1;   ///< C. One class is binary; several are one-vs-rest.
   double quantile = 0.005;    ///< The share of the rows that may be flagged; above 0, below 1.
   double temperature = 0.01;  ///< In score units.
   Interpolation interpolation = Interpolation::higher;  ///< Of Budget::rows.
   Budget budget = Budget::rows;  ///< weight: the flagged rows have this share of all weight.
-  Reduction reduction = Reduction::mean;
-  GradScale grad_scale = GradScale::sum;
-  std::int64_t ignore_index = default_ignore_index;
-  PoolOptions pool{};
+  Reduction reduction = Reduction::mean;  ///< Over the classes that are valid.
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
+  std::int64_t ignore_index = default_ignore_index;  ///< The target of rows that do not count.
+  PoolOptions pool{};                                ///< The rows that the loss evaluates.
 };
 
 /// The smoothed share of positives that are missed if the highest-scored fraction of all rows is
@@ -34,10 +35,10 @@ struct RecallAtQuantileOptions {
 /// (f64: 8) of 2 KiB per class and order statistic. The bytes do not depend on the number of rows.
 class RecallAtQuantile final : public RankingLoss {
  public:
-  using Options = RecallAtQuantileOptions;
+  using Options = RecallAtQuantileOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument for an option out of range.
   explicit RecallAtQuantile(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
  private:
   LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) override;

@@ -5,11 +5,12 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
+/// Options of SigLip. Equal on all ranks, except for threads and tiles of `engine`.
 struct SigLipOptions {
-  double logit_scale = 10;  ///< 1e-6 to 1e6.
-  double bias = -10;        ///< SigLIP begins with 10 and -10.
-  GradScale grad_scale = GradScale::sum;
-  FeatureEngine engine{};
+  double logit_scale = 10;                ///< 1e-6 to 1e6.
+  double bias = -10;                      ///< -1e30 to 1e30. SigLIP begins with 10 and -10.
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
+  FeatureEngine engine{};                 ///< Threads, tiles and precision of a call.
 };
 
 /// The sigmoid loss of SigLIP: with logits x_ij = logit_scale (anchor_i . candidate_j) + bias over
@@ -25,10 +26,10 @@ struct SigLipOptions {
 /// FeatureLoss.
 class SigLip final : public FeatureLoss {
  public:
-  using Options = SigLipOptions;
+  using Options = SigLipOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument for an option out of range.
   explicit SigLip(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
  private:
   FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,

@@ -7,13 +7,14 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
+/// Options of SmoothAp. Equal on all ranks, except for `threads`.
 struct SmoothApOptions {
-  std::int64_t classes = 1;   ///< C. One class is binary; several are one-vs-rest.
-  double temperature = 0.01;  ///< In score units.
-  Reduction reduction = Reduction::mean;
-  GradScale grad_scale = GradScale::sum;
-  std::int64_t ignore_index = default_ignore_index;
-  PoolOptions pool{};
+  std::int64_t classes = 1;               ///< C. One class is binary; several are one-vs-rest.
+  double temperature = 0.01;              ///< In score units.
+  Reduction reduction = Reduction::mean;  ///< Over the classes that are valid.
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
+  std::int64_t ignore_index = default_ignore_index;  ///< The target of rows that do not count.
+  PoolOptions pool{};                                ///< The rows that the loss evaluates.
   int threads = 1;  ///< Threads of this rank in a call. Results do not depend on them.
 };
 
@@ -32,10 +33,10 @@ struct SmoothApOptions {
 /// each row that it computed for another rank.
 class SmoothAp final : public RankingLoss {
  public:
-  using Options = SmoothApOptions;
+  using Options = SmoothApOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument for an option out of range.
   explicit SmoothAp(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
  private:
   LossResult compute(ProcessGroup* group, const Batch& batch, const CallOptions& options) override;

@@ -5,10 +5,11 @@
 namespace tutti {
 namespace [[gnu::visibility("default")]] losses {
 
+/// Options of SupCon. Equal on all ranks, except for threads and tiles of `engine`.
 struct SupConOptions {
-  double temperature = 0.1;  ///< logit_scale() is 1 / temperature: 1e-6 to 1e6.
-  GradScale grad_scale = GradScale::sum;
-  FeatureEngine engine{};
+  double temperature = 0.1;               ///< logit_scale() is 1 / temperature: 1e-6 to 1e6.
+  GradScale grad_scale = GradScale::sum;  ///< sum: for a reducer that averages gradients.
+  FeatureEngine engine{};                 ///< Threads, tiles and precision of a call.
 };
 
 /// The supervised contrastive loss: with logits x_ij = anchor_i . anchor_j / temperature over the
@@ -25,10 +26,10 @@ struct SupConOptions {
 /// differ by more than 20). Wire and memory: FeatureLoss.
 class SupCon final : public FeatureLoss {
  public:
-  using Options = SupConOptions;
+  using Options = SupConOptions;  ///< Each loss has this name.
   /// @throws Error invalid_argument for an option out of range.
   explicit SupCon(const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
  private:
   FeatureResult compute(ProcessGroup* group, const FeatureBatch& batch,

@@ -23,7 +23,7 @@ struct WarmUpOptions {
   std::optional<std::int64_t> blend_steps{};   ///< Requires warmup_steps, and blend_epochs 0.
   double temp_start = 0.05;                    ///< Temperature at the start of the main phase.
   double temp_end = 0.005;  ///< Temperature after temp_decay_steps, and from then on.
-  std::int64_t temp_decay_steps = 10'000;
+  std::int64_t temp_decay_steps = 10'000;  ///< Above 0; counted from the start of the main phase.
   double final_main_weight = 1;  ///< Weight after the blend, above 0; 1: the main loss alone.
   bool reset_queue_each_epoch = false;  ///< Empties the queue at each epoch of the main phase.
   Logger logger{};                      ///< Empty: default_logger().
@@ -52,7 +52,7 @@ struct WarmUpOptions {
 /// time; otherwise thread rules are those of the group. Move-only.
 class WarmUp {
  public:
-  using Options = WarmUpOptions;
+  using Options = WarmUpOptions;  ///< Each loss has this name.
   /// The first loss as a function; with a group it is collective, over the rows of all ranks. A
   /// null group is one process: the group is a pointer here, because one stored function serves
   /// calls with a group and without. The function gets its arrays on the host, wherever the batch
@@ -64,10 +64,11 @@ class WarmUp {
   WarmUp(Loss warm_up, std::unique_ptr<RankingLoss> main, const Options& options = {});
   WarmUp(const CrossEntropy& warm_up, std::unique_ptr<RankingLoss> main,
          const Options& options = {});
-  const Options& options() const noexcept { return options_; }
+  const Options& options() const noexcept { return options_; }  ///< As given to the constructor.
 
   /// Epochs count from 0. @throws Error invalid_argument for a negative number.
   void start_epoch(std::int64_t epoch);
+  /// Steps count from 0. @throws Error invalid_argument for a negative number.
   void start_step(std::int64_t step);
 
   /// Evaluations (Batch::training is false) get the same mix. In the main phase the result
@@ -80,12 +81,12 @@ class WarmUp {
   /// One process, without a group.
   LossResult operator()(const Batch& batch) { return compute(nullptr, batch, {}); }
 
-  bool in_warm_up() const noexcept;
-  bool in_blend() const noexcept;
+  bool in_warm_up() const noexcept;     ///< The first loss runs alone.
+  bool in_blend() const noexcept;       ///< w still rises to final_main_weight.
   double main_weight() const noexcept;  ///< w; 0 in the warm-up.
-  double temperature() const noexcept { return main_->temperature(); }
-  RankingLoss& main() noexcept { return *main_; }
-  const RankingLoss& main() const noexcept { return *main_; }
+  double temperature() const noexcept { return main_->temperature(); }  ///< Of main().
+  RankingLoss& main() noexcept { return *main_; }  ///< The loss that runs after the warm-up.
+  const RankingLoss& main() const noexcept { return *main_; }  ///< The same, read-only.
 
   /// Collective. Returns the position in the schedule and the main loss's save(): the same bytes on
   /// every rank. State of the first loss is not included.

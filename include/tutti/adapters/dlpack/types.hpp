@@ -17,6 +17,7 @@
 // Conversions of dtypes and devices from and to DLPack's. A value without a counterpart is an Error
 // invalid_argument.
 
+/// Arrays of DLPack as views, and the reverse.
 namespace tutti::dlpack {
 
 /// DLManagedTensor, or DLManagedTensorVersioned where the header has it (DLPack 1.0).
@@ -43,6 +44,7 @@ constexpr DLDataType to_dlpack(DType dtype) noexcept {
   return of_code(has_sign ? 0 : 1);
 }
 
+/// The dtype of an element. Several lanes are refused.
 inline DType from_dlpack(const DLDataType& type) {
   if (type.lanes != 1)
     fail(Errc::invalid_argument, "dlpack: an element has " + std::to_string(type.lanes) +
@@ -55,6 +57,7 @@ inline DType from_dlpack(const DLDataType& type) {
                                    std::to_string(type.bits) + " bits has no dtype");
 }
 
+/// Keeps the number of the type: DeviceType has the values of DLDeviceType.
 inline DLDevice to_dlpack(Device device) noexcept {
   return {static_cast<DLDeviceType>(device.type), device.index};
 }

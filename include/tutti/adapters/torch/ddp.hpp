@@ -22,7 +22,7 @@ namespace tutti::libtorch {
 
 /// Options of DistributedDataParallel. Equal on all ranks.
 struct DdpOptions {
-  ddp::ReducerOptions reducer{};
+  ddp::ReducerOptions reducer{};  ///< Options of the GradientReducer.
   bool broadcast_buffers = true;  ///< forward() first copies rank 0's buffers to all ranks.
 };
 
@@ -97,6 +97,7 @@ class DistributedDataParallel {
   /// For ReducerOptions::average_over_rows: call it before each backward(), within no_sync() too,
   /// with the number of rows of its loss, which is a sum over rows.
   void add_rows(double rows) noexcept { gradients_->add_rows(rows); }
+  /// GradientReducer::set_hook(). Call it with the same arguments on all ranks, between steps.
   void set_hook(ddp::CommHook hook, const ddp::HookWrapper& wrapper = {}) {
     reducer().set_hook(std::move(hook), wrapper);
   }
@@ -106,6 +107,7 @@ class DistributedDataParallel {
     send_frozen(group);
     gradients_->set_group(group);
   }
+  /// The reducer, for functions that this class does not have.
   ddp::GradientReducer& reducer() noexcept { return gradients_->reducer(); }
 
   /// For ranks with different numbers of batches:
@@ -119,6 +121,7 @@ class DistributedDataParallel {
     options.make_empty_steps = false;  // next() makes them.
     return ddp::Join(reducer(), options);
   }
+  /// Collective: Join::next(), and step_empty() on a rank without a batch.
   bool next(ddp::Join& join, bool has_batch) {
     const bool more = join.next(has_batch);
     if (more && !has_batch) step_empty();

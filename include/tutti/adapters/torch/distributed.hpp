@@ -51,6 +51,7 @@ inline at::Tensor all_gather_no_grad(const at::Tensor& x, ProcessGroup* group,
 /// [...] -> [W, ...], of the same shape on every rank. The backward sums the gradients over the
 /// ranks and takes this rank's.
 struct AllGatherGrad {
+  /// Collective. A result requires grad on every rank while gradients are recorded.
   static at::Tensor apply(const at::Tensor& x, ProcessGroup* group,
                           const CallOptions& options = {}) {
     ProcessGroup& ranks = detail::not_null(group, "AllGatherGrad");
@@ -102,7 +103,7 @@ struct SyncOp {
                                      "' is unknown; known are sum, mean, avg, max, min, prod, "
                                      "product");
   }
-  ReduceOp op;
+  ReduceOp op;  ///< sum, avg, max, min or prod if made from a name.
 };
 
 /// Reduces over the ranks in place and returns `x`, which is contiguous. A mean of integers is the

@@ -22,6 +22,7 @@
 // Views of LibTorch's tensors, and tensors made from this library's arrays. view() and
 // mutable_view() throw Error invalid_argument with the reason if a tensor cannot have a view.
 
+/// Tensors, gradients and modules of LibTorch.
 namespace tutti::libtorch {
 
 namespace detail {
@@ -120,7 +121,7 @@ class AllocatorMemory final : public Memory {
       fail(Errc::unsupported,
            "torch: this allocator has no raw_deleter(), so it cannot free memory");
   }
-  Device device() const noexcept override { return {}; }
+  Device device() const noexcept override { return {}; }  ///< cpu
   void* allocate(std::size_t bytes, Stream) override {
     try {
       return allocator_.raw_allocate(std::max<std::size_t>(bytes, 1));
