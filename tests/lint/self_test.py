@@ -177,11 +177,12 @@ class Work {
 enum class Kind { one, two };
 namespace tutti::detail { void hidden(); }
 """
-COMMENTED_C = """/* A header. */
-#define VALUE 1 /* One. */
-/* A struct. */
+COMMENTED_C = """/** @file
+   A header. */
+#define VALUE 1 /**< One. */
+/** A struct. */
 typedef struct thing {
-  int size; /* Its size. */
+  int size; /**< Its size. */
 } thing;
 """
 
