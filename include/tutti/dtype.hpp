@@ -38,7 +38,7 @@ enum class DType : std::uint8_t {
 
 inline constexpr int dtype_count = static_cast<int>(DType::complex128) + 1;
 
-/// Returns f.operator()<T>(), where T is the C++ type of `t`. `t` must be an enumerator.
+/// Returns `f.operator()<T>()`, where T is the C++ type of `t`. `t` must be an enumerator.
 template <typename F>
 constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   switch (t) {
