@@ -39,7 +39,7 @@ enum class DType : std::uint8_t {
 /// The number of dtypes; their values begin at 0.
 inline constexpr int dtype_count = static_cast<int>(DType::complex128) + 1;
 
-/// Returns f.operator()<T>(), where T is the C++ type of `t`. `t` must be an enumerator.
+/// Returns `f.operator()<T>()`, where T is the C++ type of `t`. `t` must be an enumerator.
 template <typename F>
 constexpr decltype(auto) visit_dtype(DType t, F&& f) {
   switch (t) {

@@ -65,11 +65,13 @@ class LossWarmupWrapper(nn.Module):
 
     @property
     def in_warmup(self):
+        """Whether the loss is warmup_loss alone."""
         now, warm, _ = self._phase()
         return now < warm
 
     @property
     def in_blend(self):
+        """Whether the loss is a mean of both, between the warm-up and the main phase."""
         now, warm, blended = self._phase()
         return warm <= now < blended
 
@@ -123,10 +125,12 @@ class LossWarmupWrapper(nn.Module):
             self._set_temperature(self.temp_start * (self.temp_end / self.temp_start) ** part)
 
     def get_extra_state(self):
+        """The position in the schedule and the temperature, for a checkpoint."""
         return {"epoch": self._epoch, "global_step": self._global_step, "switch_step": self._switch_step,
                 "batch_hook_seen": self._batch_hook_seen, "temperature": self.current_temperature}
 
     def set_extra_state(self, state):
+        """Continues where the checkpoint was written; what it lacks stays as it is."""
         for key in ("epoch", "global_step", "switch_step", "batch_hook_seen"):
             setattr(self, f"_{key}", state.get(key, getattr(self, f"_{key}")))
         if state.get("temperature") is not None:

@@ -13,6 +13,7 @@ __all__ = ["all_gather_with_grad", "all_gather_no_grad", "gather_all_tensors", "
            "reduce_losses", "LossAccumulator"]
 
 GRAD_SCALES = ("sum", "mean", "local_slice")
+"""The values of `grad_scale`: all_gather_with_grad()."""
 
 
 def _size(function, group):
@@ -28,11 +29,12 @@ def is_tutti(group):
 
 
 def name_of(group):
+    """The name by which the library's operators find the group; of None the name of the default group."""
     return (group or dist.group.WORLD).group_name
 
 
 def device_of(group):
-    """Of a tensor that the group can reduce."""
+    """The device of a tensor that the group can reduce."""
     return dist.distributed_c10d._get_object_coll_device(group)
 
 

@@ -321,6 +321,7 @@ class SigmoidFocalLoss(_FocalLoss):
 
     _op, _of = _ops.sigmoid_focal.default, "element"
     SUPPORTED_REDUCTIONS = ("none", "mean", "sum")
+    """The values of `reduction`."""
 
     def __init__(self, alpha=0.25, gamma=2.0, reduction="mean", gather_distributed=None, **options):
         super().__init__(gather_distributed, **options)
@@ -344,6 +345,7 @@ class SoftmaxFocalLoss(_FocalLoss):
 
     _op = _ops.softmax_focal.default
     SUPPORTED_REDUCTIONS = ("none", "mean", "mean_positive", "sum")
+    """The values of `reduction`."""
 
     def __init__(self, alpha=None, gamma=2.0, reduction="mean", label_smoothing=0.0, ignore_index=-100,
                  background_class=0, gather_distributed=None, **options):

@@ -1,5 +1,6 @@
 """Checks that each lint finds its faults, and none in a correct tree."""
 import pathlib
+import sys
 import tempfile
 import unittest
 
@@ -12,6 +13,9 @@ import ported_names
 import shell
 import versions
 import words
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "packaging" / "site"))
+import links  # noqa: E402
 
 GOOD = {
     ".clang-format": "BasedOnStyle: Google\nIncludeBlocks: Preserve\n",
@@ -173,11 +177,12 @@ class Work {
 enum class Kind { one, two };
 namespace tutti::detail { void hidden(); }
 """
-COMMENTED_C = """/* A header. */
-#define VALUE 1 /* One. */
-/* A struct. */
+COMMENTED_C = """/** @file
+   A header. */
+#define VALUE 1 /**< One. */
+/** A struct. */
 typedef struct thing {
-  int size; /* Its size. */
+  int size; /**< Its size. */
 } thing;
 """
 
@@ -185,6 +190,19 @@ typedef struct thing {
 ALLOWED = """// The values come in place; a message has room for 4 words. It offers what the card of the network can.
 const auto request = value(in_place, still); void keep(int discard);
 """
+
+
+# A page of a site, and what is said of it.
+LINKS = [
+    ('<a href="other.html#end">', []),
+    ('<a href="https://example.org/"><p id="here"><a href=#here><a href="#here">', []),
+    ('<a href="none.html">', ["page.html: none.html leads nowhere"]),
+    ('<img src="none.png">', ["page.html: none.png leads nowhere"]),
+    ('<a href="other.html#none">', ["page.html: other.html#none has no such anchor"]),
+    ('<a href="#none">', ["page.html: #none has no such anchor"]),
+    ('<script src="https://example.org/x.js"></script>', ["page.html: https://example.org/x.js is loaded from another host"]),
+    ('<link rel="stylesheet" href="//example.org/x.css">', ["page.html: //example.org/x.css is loaded from another host"]),
+]
 
 
 class SelfTest(unittest.TestCase):
@@ -209,6 +227,13 @@ class SelfTest(unittest.TestCase):
 
     def test_leaves_ordinary_words_alone(self):
         self.assertEqual(self.check(words, {"lib/core/backend/work.cpp": ALLOWED, "tests/data/old.md": "A str" "anger.\n"}), [])
+
+    def test_finds_links_that_lead_nowhere(self):
+        for text, says in LINKS:
+            with self.subTest(text), tempfile.TemporaryDirectory() as folder:
+                (pathlib.Path(folder) / "page.html").write_text(text)
+                (pathlib.Path(folder) / "other.html").write_text('<h2 id="end">The end</h2>')
+                self.assertEqual(list(links.check(pathlib.Path(folder).resolve())), says)
 
     def test_finds_each_fault_once(self):
         for lint, name, text, says in BAD:
