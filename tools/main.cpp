@@ -8,22 +8,19 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/App.hpp>
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 
+#include <tutti/backend/backend_table.hpp>
 #include <tutti/version.hpp>
 
 #include "bench/bench.hpp"
+#include "command_line.hpp"
 #include "common/exit_code.hpp"
-#include "common/option.hpp"
 #include "common/text.hpp"
 #include "inspect/inspect.hpp"
 #include "run/launcher.hpp"
@@ -32,38 +29,100 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::array<std::string_view, 6> subcommands{"run",      "bench",  "info",
-                                                      "diagnose", "doctor", "schema"};
-/// Those of the Python program tutti-report, and their help.
-constexpr std::array<std::pair<const char*, const char*>, 3> of_report{
-    {{"compare", "which rows of a saved run are faster or slower than those of another"},
-     {"check", "rules that the rows of a saved run must fulfil"},
-     {"report", "a picture of saved runs"}}};
+constexpr Subcommand tutti_itself{
+    "tutti", "SUBCOMMAND [OPTIONS]",
+    "Collective operations for N ranks: start the ranks, measure the collectives, find faults.",
+    "tutti run -n 4 ./program\ntutti bench all -n 4\ntutti help bench\n"};
+constexpr Subcommand run_ranks{
+    "run", "-n N [OPTIONS] [--] PROGRAM [ARGUMENTS]", "start N ranks of a program",
+    "tutti run -n 4 ./program --its-option\n"
+    "tutti run -n 8 --nnodes 2 --node-rank 0 --rendezvous node0:29400 ./program\n"};
+constexpr Subcommand bench_collectives{
+    "bench", "[COLL[,COLL...]] [OPTIONS]", "measure collectives and check every result",
+    "tutti bench -n 4\n"
+    "tutti bench all -n 2 --sizes 1K:64M:x4 --out run.json\n"
+    "tutti bench all_gather,reduce_scatter -n 4 --dtype bf16 --backend shm --min-time 0.1s\n"};
+constexpr Subcommand bench_steps{"bench step", "[OPTIONS]",
+                                 "measure steps of a GradientReducer against bucket size",
+                                 "tutti bench step -n 2 --bucket 1M,5M,25M,100M --rounds 7\n"};
+constexpr Subcommand compare{"compare", "OLD NEW [OPTIONS]",
+                             "say which rows of saved runs are faster or slower",
+                             "tutti compare old.json new.json --threshold 10%\n"
+                             "tutti compare --run 'old/tutti bench -n 2' 'new/tutti bench -n 2'\n",
+                             true};
+constexpr Subcommand check{"check", "RUN [OPTIONS]", "check rules for the rows of a saved run",
+                           "tutti check run.json --require '* : wrong == 0'\n", true};
+constexpr Subcommand report{"report", "FILE... -o PICTURE", "draw a picture of saved runs",
+                            "tutti report local.json shm.json -o backends.svg\n", true};
+constexpr Subcommand info_of_build{
+    "info", "[OPTIONS]", "print versions, backends, and what auto would pick", "tutti info\n"};
+constexpr Subcommand diagnose{"diagnose", "DIR [OPTIONS]",
+                              "read the trace files of TUTTI_TRACE_DIR and say what is wrong",
+                              "tutti diagnose traces\n"};
+constexpr Subcommand examine{"doctor", "[OPTIONS]",
+                             "find what keeps this machine, or a launcher's ranks, from running",
+                             "tutti doctor\ntutti run -n 4 tutti doctor\n"};
+constexpr Subcommand print_schema{"schema", "[COMMAND]",
+                                  "print the JSON Schema of what a command prints",
+                                  "tutti schema bench\n"};
+constexpr Subcommand print_help{"help", "[SUBCOMMAND]", "print the help of a subcommand",
+                                "tutti help bench step\n"};
 
 /// Becomes tutti-report, as git becomes git-NAME. @throws Failure usage if it is not there.
-[[noreturn]] void start_report(char** argv) {
-  std::string program = "tutti-report";
-  const std::string name = argv[1];
-  argv[0] = program.data();
-  execvp(argv[0], argv);
+[[noreturn]] void start_report(std::vector<std::string> arguments) {
+  const std::string name = arguments[1];
+  arguments[0] = "tutti-report";
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
   refuse(
       "{}: {} cannot be started: {}; it is installed with this program and with the Python package "
       "tutti, and needs numpy, scipy and matplotlib",
-      name, program, std::generic_category().message(errno));
+      name, arguments[0], std::generic_category().message(errno));
+}
+
+/// "run, bench, info": the subcommands of `app`.
+std::string names_in(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Null if there is none.
+const CLI::App* find_subcommand(const CLI::App& app, std::string_view name) {
+  const auto found =
+      app.get_subcommands([&](const CLI::App* each) { return each->get_name() == name; });
+  return found.empty() ? nullptr : found.front();
 }
 
 /// Refuses an unknown subcommand with a list of all subcommands, which CLI11's own error lacks.
-void check_subcommand(const std::vector<std::string>& argv) {
-  std::vector<std::string_view> all(subcommands.begin(), subcommands.end());
-  for (const auto& each : of_report) all.emplace_back(each.first);
-  const std::string present = fmt::format("{}", fmt::join(all, ", "));
-  if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", present);
+void check_subcommand(const CLI::App& app, const std::vector<std::string>& argv) {
+  if (argv.size() < 2) refuse("no subcommand; there are: {} (see tutti --help)", names_in(app));
   const std::string& name = argv[1];
   for (const char* option : {"-h", "--help", "--version"})
     if (name == option) return;
   if (name.starts_with('-')) refuse("unknown option '{}' (see tutti --help)", name);
-  if (std::ranges::find(all, name) == all.end())
-    refuse("unknown subcommand '{}'; there are: {}", name, present);
+  if (find_subcommand(app, name) == nullptr)
+    refuse("unknown subcommand '{}'; there are: {}", name, names_in(app));
+}
+
+/// "tutti bench --help" for "tutti help bench".
+std::vector<std::string> help_arguments(const CLI::App& app, std::vector<std::string> argv) {
+  if (argv.size() == 3 && (argv[2] == "-h" || argv[2] == "--help")) return argv;
+  argv.erase(argv.begin() + 1);
+  const CLI::App* command = &app;
+  for (std::size_t i = 1; i < argv.size(); ++i) {
+    const CLI::App* found = find_subcommand(*command, argv[i]);
+    if (found == nullptr) {
+      const std::string present = names_in(*command);
+      refuse("help: '{}' has no subcommand '{}'{}", command->get_name(), argv[i],
+             present.empty() ? "" : "; there are: " + present);
+    }
+    command = found;
+  }
+  argv.emplace_back("--help");
+  return argv;
 }
 
 Exit print(std::string_view text) {
@@ -72,107 +131,85 @@ Exit print(std::string_view text) {
   return Exit::ok;
 }
 
-/// Defines the options in CLI11.
-void define(CLI::App& app, const OptionList& options) {
-  for (const Option& option : options) {
-    const std::string names(option.names);
-    const std::string help(option.help);
-    CLI::Option* added = std::visit(
-        [&]<typename T>(const T& value) -> CLI::Option* {
-          if constexpr (std::is_same_v<T, bool*>)
-            return app.add_flag(names, *value, help);
-          else if constexpr (std::is_pointer_v<T>)
-            return app.add_option(names, *value, help);
-          else
-            return app.add_option_function<std::string>(
-                names,
-                [value, name = names.substr(names.rfind(',') + 1)](const std::string& text) {
-                  value(name, text);
-                },
-                help);
-        },
-        option.value);
-    if (!option.type.empty()) added->type_name(std::string(option.type));
-    if (!option.group.empty()) added->group(std::string(option.group));
-    const bool list = std::holds_alternative<std::vector<std::string>*>(option.value);
-    if (list && names.starts_with("-"))
-      added->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  }
-}
-
-/// "; did you mean --warmup?" for "--warm-up"; empty if no option of `app` is alike.
-std::string hint(const CLI::App& app, std::string_view unknown) {
-  const auto letters = [](std::string_view name) {
-    std::string bare(name);
-    std::erase_if(bare, [](char letter) { return letter == '-' || letter == '_'; });
-    return bare;
-  };
-  const auto wanted = letters(unknown.substr(0, unknown.find('=')));
-  if (wanted == "minbytes" || wanted == "maxbytes")  // Of nccl-tests.
-    return "; did you mean --sizes MIN:MAX, such as 8:1G?";
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames())
-      if (letters(name) == wanted) return fmt::format("; did you mean --{}?", name);
-  return {};
-}
-
 Exit run(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv, argv + argc);
-  check_subcommand(arguments);
-  for (const auto& each : of_report)
-    if (arguments[1] == each.first) start_report(argv);
-
-  CLI::App app("Collective operations: measure the wire, see what is built.", "tutti");
+  std::vector<std::string> arguments(argv, argv + argc);
+  CommandLine line(tutti_itself);
+  CLI::App& app = line.app;
   app.require_subcommand(1);
-  app.set_version_flag("--version", fmt::format("tutti {}", library_version_string()));
+  app.set_version_flag("--version", fmt::format("tutti {}", library_version_string()),
+                       "print the version and exit");
 
-  CLI::App* ranks = app.add_subcommand("run", "start N ranks of a program");
+  CLI::App* ranks = line.add(app, run_ranks);
   LaunchOptions to_launch{.ranks = 0, .node = -1};
   std::string program;
-  define(*ranks, run_options(to_launch, program));
+  line.define(*ranks, run_options(to_launch, program));
 
-  CLI::App* bench = app.add_subcommand("bench", "measure collectives; every result is checked");
+  CLI::App* bench = line.add(app, bench_collectives);
   BenchOptions bench_to_run;
-  define(*bench, bench_options(bench_to_run));
+  line.define(*bench, bench_options(bench_to_run));
   // No fallthrough: options before it belong to `bench`, which has other options.
-  CLI::App* step = bench->add_subcommand("step", "steps of a GradientReducer against bucket size");
+  CLI::App* step = line.add(*bench, bench_steps);
   StepOptions step_to_run;
-  define(*step, step_options(step_to_run));
+  line.define(*step, step_options(step_to_run));
 
-  for (const auto& [name, help] : of_report) app.add_subcommand(name, help);
+  for (const Subcommand& command : {compare, check, report}) line.add(app, command);
 
   bool json = false;
-  const Option json_option{"-f,--format",
-                           [&json](std::string_view option, const std::string& text) {
-                             constexpr Names<2> formats{"text", "json"};
-                             json = parse_choice(option, text, formats) == 1;
-                           },
-                           "text or json", "FORMAT"};
-  CLI::App* info = app.add_subcommand("info", "versions, backends, and what auto would pick");
-  define(*info, {json_option});
+  constexpr Names<2> formats{"text", "json"};
+  const Option json_option{
+      "-f,--format",
+      Reader{[&json, &formats](std::string_view option, const std::string& text) {
+               json = parse_choice(option, text, formats) == 1;
+             },
+             {formats.begin(), formats.end()},
+             "text"},
+      "format of stdout: text or json", "FORMAT"};
+  CLI::App* info = line.add(app, info_of_build);
+  line.define(*info, {json_option});
 
-  CLI::App* diagnosis =
-      app.add_subcommand("diagnose", "what the trace files of TUTTI_TRACE_DIR say about a run");
+  CLI::App* diagnosis = line.add(app, diagnose);
   std::string directory;
-  define(*diagnosis,
-         {{"directory", &directory, "the directory of TUTTI_TRACE_DIR", "DIR"}, json_option});
+  line.define(*diagnosis, {{"DIR", &directory, "the directory of TUTTI_TRACE_DIR"}, json_option});
 
-  CLI::App* doctor =
-      app.add_subcommand("doctor", "what keeps this machine, or a launcher's ranks, from running");
+  CLI::App* doctor = line.add(app, examine);
   DoctorOptions doctor_options;
-  define(*doctor, {{"--backend", &doctor_options.backend, "of the launcher's ranks (auto)", "NAME"},
-                   {"--timeout", to_timeout(doctor_options.timeout),
-                    "how long the ranks wait for each other (60s)", "TIME"},
-                   json_option});
+  std::vector<std::string_view> backends{"auto"};
+  backends.insert(backends.end(), known_backends().begin(), known_backends().end());
+  line.define(*doctor, {{"--backend", to_text(doctor_options.backend, backends),
+                         "backend of the group of a launcher's ranks", "NAME"},
+                        {"--timeout", to_timeout(doctor_options.timeout),
+                         "limit of the wait of the ranks for each other", "TIME"},
+                        json_option});
 
-  CLI::App* schema = app.add_subcommand("schema", "the JSON Schema of what a command prints");
-  std::string schema_of = "bench";
-  define(*schema, {{"command", &schema_of, "bench or step (bench)", "COMMAND"}});
+  CLI::App* schema = line.add(app, print_schema);
+  constexpr Names<2> with_schema{"bench", "step"};
+  constexpr std::array schemas{bench_schema, step_schema};
+  std::size_t schema_of = 0;
+  line.define(*schema, {{"COMMAND",
+                         Reader{[&](std::string_view, const std::string& text) {
+                                  schema_of = parse_choice("schema", text, with_schema);
+                                },
+                                {with_schema.begin(), with_schema.end()},
+                                "bench"},
+                         "bench or step"}});
+  line.add(app, print_help);
 
-  const bool runs = arguments[1] == "run";
+  // For the man pages and completions of a build.
+  if (arguments.size() == 2 && arguments[1] == "options") return print(line.description());
+  check_subcommand(app, arguments);
+  if (arguments[1] == print_help.name) arguments = help_arguments(app, std::move(arguments));
+  for (const Subcommand& command : {compare, check, report})
+    if (arguments[1] == command.name) start_report(std::move(arguments));
+
+  const bool runs = arguments[1] == run_ranks.name;
   try {
-    // Arguments after the program to run belong to that program.
-    app.parse(runs ? static_cast<int>(own_arguments(arguments)) : argc, argv);
+    // Arguments after the program to run belong to that program. CLI11 takes the last one first.
+    std::vector<std::string> own(
+        arguments.begin() + 1,
+        runs ? arguments.begin() + static_cast<std::ptrdiff_t>(own_arguments(arguments))
+             : arguments.end());
+    std::ranges::reverse(own);
+    app.parse(std::move(own));
   } catch (const CLI::Success& success) {  // --help, --version
     app.exit(success);
     return Exit::ok;
@@ -188,11 +225,7 @@ Exit run(int argc, char** argv) {
     check_run(to_launch, arguments);
     return static_cast<Exit>(launch(to_launch));
   }
-  if (app.got_subcommand(schema)) {
-    constexpr Names<2> commands{"bench", "step"};
-    constexpr std::array schemas{bench_schema, step_schema};
-    return print(schemas[parse_choice("schema", schema_of, commands)]());
-  }
+  if (app.got_subcommand(schema)) return print(schemas[schema_of]());
   if (app.got_subcommand(diagnosis)) {
     if (directory.empty()) refuse("diagnose: no directory; name that of TUTTI_TRACE_DIR");
     return run_diagnose(directory, json);

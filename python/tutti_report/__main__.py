@@ -1,8 +1,9 @@
 """tutti-report: compare, check and report, which `tutti` starts too."""
-import argparse
 import json
 import sys
 import textwrap
+
+from tutti_report.arguments import FORMATS, PICTURES, parser
 
 try:
     from tutti_report import comparison
@@ -14,42 +15,6 @@ try:
 except ImportError as error:
     print(f"error: tutti-report needs numpy, scipy and matplotlib: {error}", file=sys.stderr)
     sys.exit(64)
-
-PICTURES = ("svg", "png", "pdf")
-FORMATS = ("table", "json", "md")
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
-def parser():
-    top = Parser(prog="tutti-report", description="Compares, checks and draws runs of tutti bench --out FILE.json.")
-    commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
-
-    compare = commands.add_parser("compare", help="which rows of NEW are faster or slower than those of OLD")
-    compare.add_argument("old", metavar="OLD", help="FILE,FILE,... or a directory; with --run a command")
-    compare.add_argument("new", metavar="NEW", help="the same, for NEW")
-    compare.add_argument("--run", action="store_true", help="OLD and NEW are commands (tutti bench ...): run them in turn")
-    compare.add_argument("--threshold", default="5%", help="smaller differences do not count (5%%)")
-    compare.add_argument("--strict", action="store_true", help="rows that are too noisy or only in OLD fail, too")
-    compare.add_argument("--rounds", type=int, help="with --run: their number (as many as fit into --max-total)")
-    compare.add_argument("--max-total", default="60s", help="with --run: no round ends later (60s)")
-    compare.add_argument("-f", "--format", default="table", choices=FORMATS)
-    compare.add_argument("--out", action="append", default=[], help="also write this: .json or .md; repeatable")
-
-    check = commands.add_parser("check", help="rules that the rows of a run must fulfil")
-    check.add_argument("runs", metavar="RUN", help="FILE,FILE,... or a directory")
-    check.add_argument("--require", action="append", default=[], metavar="RULE",
-                       help="'ROWS : METRIC OP VALUE', such as 'all_reduce f32 >=64M : busbw >= 180'; repeatable")
-    check.add_argument("--baseline", metavar="OLD", help="no row may be slower than in these files")
-    check.add_argument("--tolerance", default="5%", help="by this or more (5%%)")
-
-    report = commands.add_parser("report", help="a picture of saved runs")
-    report.add_argument("files", metavar="FILE", nargs="+", help="JSON files of tutti bench --out")
-    report.add_argument("-o", "--out", required=True, help="the picture: .svg, .png or .pdf")
-    return top
 
 
 def table_of(compared):

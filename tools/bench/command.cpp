@@ -34,6 +34,13 @@ std::optional<ReduceOp::Kind> parse_named_op(std::string_view name) noexcept {
 }
 
 template <typename T>
+std::vector<std::string_view> with_all(const std::vector<T>& values) {
+  std::vector<std::string_view> names{"all"};
+  for (const T value : values) names.push_back(tutti::name_of(value));
+  return names;
+}
+
+template <typename T>
 std::string names_of(const std::vector<T>& values) {
   std::string text;
   for (const T value : values) text += fmt::format(" {}", tutti::name_of(value));
@@ -137,48 +144,65 @@ OptionList bench_options(BenchOptions& to) {
     timing.percentiles = parse_percentiles(text);
     to.percentiles_given = true;
   };
-  OptionList list{{"collectives", &to.collectives, "all, or some of them (default all_reduce)",
-                   "COLL[,COLL...]", ""}};
+  std::vector<std::string_view> names{"all"};
+  for (const Collective& collective : collectives()) names.push_back(collective.name);
+  OptionList list{{"COLL", &to.collectives, "all, or collectives (default all_reduce)",
+                   "[,COLL...]", "", names}};
   add_launch_options(list, to);
   const OptionList own{
-      {"-s,--sizes", sizes, "such as 8:1G or 4K,1M; see --help-sizes", "SPEC", "Work"},
-      {"-d,--dtype", dtypes, "such as f32,bf16, or all (f32)", "LIST", "Work"},
-      {"-o,--op", ops, "such as sum,max, or all (sum)", "LIST", "Work"},
-      {"-r,--root", root, "a rank, or all (0)", "R", "Work"},
-      {"--place", place, "out, in or both (out)", "WHERE", "Work"},
-      {"--counts", counts, "blocks: even, last-short, ..., see --help-sizes (even)", "LIST",
-       "Work"},
+      {"-s,--sizes", Reader{sizes, {}, std::string(default_sizes)},
+       "a range such as 8:1G, 1K:64M:x4 or 1M:16M:+1M, or a list such as 4K,1M,100e; see "
+       "--help-sizes",
+       "SPEC", "Work"},
+      {"-d,--dtype", Reader{dtypes, with_all(first_values<DType>(dtype_count)), "f32"},
+       "such as f32,bf16, or all", "LIST", "Work"},
+      {"-o,--op", Reader{ops, with_all(first_values<ReduceOp::Kind>(named_ops)), "sum"},
+       "such as sum,max, or all; premul_sum scales odd ranks by 2, avg of integers truncates",
+       "LIST", "Work"},
+      {"-r,--root", Reader{root, {"all"}, "0"}, "a rank, or all", "R", "Work"},
+      {"--place", Reader{place, {"out", "in", "both"}, "out"},
+       "out-of-place or in-place: out, in or both", "WHERE", "Work"},
+      {"--counts",
+       Reader{counts, {"even", "last-short", "one-empty", "mild", "linear", "one-only"}, "even"},
+       "blocks of the ranks: even, last-short, one-empty, mild, linear, zipf:A, one-only or "
+       "file:PATH; see --help-sizes",
+       "LIST", "Work"},
       {"-m,--aggregate", to_integer(timing.aggregate, 1, most_in_one_call),
-       "calls that a Coalesce sends as one (1)", "M", "Work"},
+       "calls that one Coalesce sends, 1 to 1000; times are per call", "M", "Work"},
 
-      {"--mode", to_choice(timing.mode), "throughput, or latency: a barrier before each call",
-       "MODE", "Timing"},
-      {"--min-time", to_duration(timing.min_time), "measure each size so long (0.5s)", "TIME",
+      {"--mode", to_choice(timing.mode),
+       "throughput; or latency, with an untimed barrier before each call", "MODE", "Timing"},
+      {"--min-time", to_duration(timing.min_time),
+       "least time per size, for at least 10 iterations", "TIME", "Timing"},
+      {"--iters", to_count(timing.iters, 1),
+       "iterations per size; auto: as many as fill --min-time", "N", "Timing"},
+      {"--warmup", to_count(timing.warmup, 0),
+       "calls before each size, not counted; auto: until their times settle", "N", "Timing"},
+      {"--overlap", &timing.overlap, "time asynchronous calls, alone and with compute beside them",
+       "", "Timing"},
+      {"--links", &to.links,
+       "after the rows measure the links between all ranks; exit 3 if one is slow", "", "Timing"},
+      {"--max-total", to_timeout(to.max_total), "no further size begins after this time", "TIME",
        "Timing"},
-      {"--iters", to_count(timing.iters, 1), "auto: at least 10 and --min-time", "N", "Timing"},
-      {"--warmup", to_count(timing.warmup, 0), "calls before each size; auto: until it settles",
-       "N", "Timing"},
-      {"--overlap", &timing.overlap, "asynchronous calls, alone and with compute beside them", "",
+      {"--order", to_choice(request.order), "order of the sizes: size or random", "ORDER",
        "Timing"},
-      {"--links", &to.links, "then measure the links between all ranks; one is slow: exit 3", "",
-       "Timing"},
-      {"--max-total", to_timeout(to.max_total), "measure no further size after it (10m)", "TIME",
-       "Timing"},
-      {"--order", to_choice(request.order), "of the sizes: size or random", "ORDER", "Timing"},
-      {"--cold", &to.cold, "rotate over more memory than the cache holds", "", "Timing"},
+      {"--cold", &to.cold, "rotate over more memory than the last-level cache holds", "", "Timing"},
       {"-a,--rank-agg", to_choice(timing.rank_agg),
-       "time of an iteration over ranks: max, mean, min, rank0", "HOW", "Timing"},
-      {"--percentiles", percentiles, "of the iterations (50,90,99)", "LIST", "Timing"},
+       "time of an iteration over the ranks: max, mean, min or rank0; bandwidths use the mean",
+       "HOW", "Timing"},
+      {"--percentiles", Reader{percentiles, {}, "50,90,99"},
+       "percentiles of the iterations in the table, and besides 50, 90 and 99 in the JSON", "LIST",
+       "Timing"},
 
-      {"--check", to_choice(timing.check), "first, all or none of the calls (first)", "WHICH",
-       "Check"},
+      {"--check", to_choice(timing.check),
+       "calls of each size whose result is checked: first, all or none", "WHICH", "Check"},
       {"--seed", to_integer(timing.seed, 0, std::numeric_limits<std::int64_t>::max()),
-       "of the data and of --order random (0)", "S", "Check"},
+       "seed of the data and of --order random", "S", "Check"},
 
-      {"--samples", to_choice(timing.samples), "none, or all iterations, in the JSON", "WHICH",
-       "Output"},
+      {"--samples", to_choice(timing.samples),
+       "none, or all: every iteration in JSON, NDJSON and CSV", "WHICH", "Output"},
       {"-q", &to.quiet, "no progress and no notes", "", "Output"},
-      {"-v", &to.verbose, "tell about each size on stderr", "", "Output"},
+      {"-v", &to.verbose, "report each size on stderr", "", "Output"},
       {"--help-sizes", &to.help_sizes, "print the size syntax and what a size means, and exit"}};
   list.insert(list.end(), own.begin(), own.end());
   add_output_options(list, to);

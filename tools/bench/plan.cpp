@@ -17,9 +17,6 @@
 namespace tutti::tool {
 namespace {
 
-/// The sweep without --sizes: from latency to bandwidth in a few seconds.
-constexpr std::string_view default_sizes = "8:16M:x8";
-
 /// S must be a multiple of this many bytes.
 std::int64_t granularity(const Block& block, int ranks) {
   const auto width = static_cast<std::int64_t>(size_of(block.dtype));

@@ -34,6 +34,9 @@ struct Choice {
   }
 };
 
+/// The sweep without --sizes: from latency to bandwidth in a few seconds.
+inline constexpr std::string_view default_sizes = "8:16M:x8";
+
 /// The user's request.
 struct Request {
   Choice<const Collective*> collectives{};
@@ -41,7 +44,7 @@ struct Request {
   Choice<ReduceOp::Kind> ops{{ReduceOp::Kind::sum}, false, false};
   Choice<PlaceMode> places{{PlaceMode::out}, false, false};
   Choice<Counts> counts{{Counts()}, false, false};
-  std::vector<Size> sizes{};  ///< Empty: the default sweep.
+  std::vector<Size> sizes{};  ///< Empty: default_sizes.
   std::optional<int> root{};  ///< Empty: 0.
   bool all_roots = false;
   Order order = Order::size;

@@ -69,21 +69,42 @@ std::chrono::nanoseconds parse_timeout(std::string_view option, std::string_view
   return timeout;
 }
 
+namespace {
+
+/// "0.5s".
+std::string default_of(std::chrono::nanoseconds duration) {
+  std::string text = format_duration(duration);
+  std::erase(text, ' ');
+  return text;
+}
+
+}  // namespace
+
+Reader to_text(std::string& to, std::vector<std::string_view> choices) {
+  return {[&to](std::string_view, const std::string& text) { to = text; }, std::move(choices), to};
+}
+
 Reader to_count(std::optional<std::int64_t>& to, std::int64_t low) {
-  return [&to, low](std::string_view option, const std::string& text) {
-    to = parse_count(option, text, low);
-  };
+  return {[&to, low](std::string_view option, const std::string& text) {
+            to = parse_count(option, text, low);
+          },
+          {"auto"},
+          to ? std::to_string(*to) : "auto"};
 }
 
 Reader to_duration(std::chrono::nanoseconds& to) {
-  return [&to](std::string_view option, const std::string& text) {
-    to = parse_duration(option, text);
-  };
+  return {[&to](std::string_view option, const std::string& text) {
+            to = parse_duration(option, text);
+          },
+          {},
+          default_of(to)};
 }
 
 Reader to_timeout(std::chrono::nanoseconds& to) {
-  return
-      [&to](std::string_view option, const std::string& text) { to = parse_timeout(option, text); };
+  return {
+      [&to](std::string_view option, const std::string& text) { to = parse_timeout(option, text); },
+      {},
+      default_of(to)};
 }
 
 std::string plural(std::int64_t count, std::string_view one, std::string_view many) {

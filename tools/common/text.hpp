@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "common/names.hpp"
@@ -41,24 +42,33 @@ E parse_choice(std::string_view option, std::string_view text) {
 /// Reads a duration above 0: "60s".
 std::chrono::nanoseconds parse_timeout(std::string_view option, std::string_view text);
 
-/// Readers of options, which set `to` by the functions above.
+/// Readers of options, which set `to` by the functions above. The default is the value of `to`.
 /// @{
 template <typename T>
 Reader to_integer(T& to, std::int64_t low, std::int64_t high) {
-  return [&to, low, high](std::string_view option, const std::string& text) {
-    const std::int64_t value = parse_integer(option, text, low, high);
-    if constexpr (std::is_arithmetic_v<T>)
-      to = static_cast<T>(value);
-    else
-      to = static_cast<typename T::value_type>(value);
-  };
+  std::string default_text;
+  if constexpr (std::is_arithmetic_v<T>)
+    if (std::cmp_greater_equal(to, low)) default_text = std::to_string(to);
+  return {[&to, low, high](std::string_view option, const std::string& text) {
+            const std::int64_t value = parse_integer(option, text, low, high);
+            if constexpr (std::is_arithmetic_v<T>)
+              to = static_cast<T>(value);
+            else
+              to = static_cast<typename T::value_type>(value);
+          },
+          {},
+          default_text};
 }
 template <Named E>
 Reader to_choice(E& to) {
-  return [&to](std::string_view option, const std::string& text) {
-    to = parse_choice<E>(option, text);
-  };
+  return {[&to](std::string_view option, const std::string& text) {
+            to = parse_choice<E>(option, text);
+          },
+          {names_of<E>.begin(), names_of<E>.end()},
+          std::string(name_of(to))};
 }
+/// Other texts than `choices` are possible.
+Reader to_text(std::string& to, std::vector<std::string_view> choices);
 Reader to_count(std::optional<std::int64_t>& to, std::int64_t low);
 Reader to_duration(std::chrono::nanoseconds& to);
 Reader to_timeout(std::chrono::nanoseconds& to);

@@ -86,14 +86,16 @@ Format format_of(std::string_view path) {
 }
 
 void add_output_options(OptionList& options, OutputOptions& to) {
-  options.insert(options.end(),
-                 {{"-f,--format", to_choice(to.format), "of stdout: table, json, ndjson, csv or md",
-                   "FORMAT", "Output"},
-                  {"--out", &to.files,
-                   "also write this, by its ending: .json .ndjson .csv .md; may be\nrepeated",
-                   "FILE", "Output"},
-                  {"--env-allow", &to.env_allow, "record these variables too; may be repeated",
-                   "GLOB", "Output"}});
+  options.insert(
+      options.end(),
+      {{"-f,--format", to_choice(to.format), "format of stdout: table, json, ndjson, csv or md",
+        "FORMAT", "Output"},
+       {"--out", &to.files,
+        "also write this file, whole or not at all, in the format of its ending: .json, .ndjson, "
+        ".csv or .md; repeatable",
+        "FILE", "Output"},
+       {"--env-allow", &to.env_allow,
+        "record the environment variables that match, too; repeatable", "GLOB", "Output"}});
 }
 
 void check_files(const OutputOptions& options) {

@@ -45,15 +45,19 @@ OptionList run_options(LaunchOptions& to, std::string& program) {
   };
   // Lists PROGRAM in the help. own_arguments() hides the program from CLI11, which would parse the
   // options that follow it.
-  return {{"PROGRAM", &program, "what to run, and its arguments", "[ARGUMENTS]"},
-          {"-n,--ranks", ranks, "how many ranks to start on this node", "N"},
-          {"--nnodes", to_integer(to.nodes, 1, most_nodes), "how many nodes run this command", "K"},
-          {"--node-rank", to_integer(to.node, 0, most_nodes), "which of them this is, from 0", "R"},
-          {"--rendezvous", rendezvous, "where they meet: on node 0, a free port", "HOST:PORT"},
-          {"--token-file", &to.token_file, "the secret of the job, the same on every node", "FILE"},
-          {"--join-timeout", to_duration(to.join_timeout),
-           "how long to wait for all nodes (default 5m)", "TIME"},
-          {"--keep-going", &to.keep_going, "go on without a rank that a signal ended"}};
+  return {
+      {"PROGRAM", &program, "what to run, and its arguments", "[ARGUMENTS]"},
+      {"-n,--ranks", ranks, "ranks to start on this node, 1 to 4096; required", "N"},
+      {"--nnodes", to_integer(to.nodes, 1, most_nodes), "number of nodes that run this command",
+       "K"},
+      {"--node-rank", to_integer(to.node, 0, most_nodes), "number of this node, from 0", "R"},
+      {"--rendezvous", rendezvous, "where the nodes meet: node 0 and a free port of it",
+       "HOST:PORT"},
+      {"--token-file", &to.token_file,
+       "file with the token of the job, the same on every node; instead of TUTTI_TOKEN_FILE",
+       "FILE"},
+      {"--join-timeout", to_duration(to.join_timeout), "limit of the wait for all nodes", "TIME"},
+      {"--keep-going", &to.keep_going, "go on without a rank that a signal ended"}};
 }
 
 void check_run(LaunchOptions& options, const std::vector<std::string>& argv) {

@@ -102,27 +102,37 @@ void add_launch_options(OptionList& options, RunOptions& to) {
   const auto device = [&to](std::string_view, const std::string& text) {
     to.device = parse_device(text);
   };
+  std::vector<std::string_view> backends{"auto"};
+  backends.insert(backends.end(), known_backends().begin(), known_backends().end());
   options.insert(
       options.end(),
-      {{"-n,--ranks", ranks, "start so many ranks here; without it the launcher's", "N", "Launch"},
-       {"--backend", &to.backend, "auto, or a name from 'tutti info' (auto)", "NAME", "Launch"},
-       {"--store", &to.store, "where the launcher's ranks meet, instead of TUTTI_STORE", "URL",
+      {{"-n,--ranks", ranks,
+        "ranks to start on this host, 1 to 4096; without it they are the launcher's", "N",
         "Launch"},
-       {"--timeout", to_timeout(to.timeout), "a call that takes longer ends the run (60s)", "TIME",
+       {"--backend", to_text(to.backend, backends),
+        "auto, or a name from 'tutti info'; local: threads of one process", "NAME", "Launch"},
+       {"--store", &to.store,
+        "where a launcher's ranks meet, tcp://HOST:PORT or file:///DIR, instead of TUTTI_STORE",
+        "URL", "Launch"},
+       {"--timeout", to_timeout(to.timeout), "limit of one call; a longer one ends the run", "TIME",
         "Launch"},
-       {"--nnodes", to_integer(to.nodes, 1, most_ranks), "with -n ranks each (1)", "K", "Launch"},
-       {"--node-rank", to_integer(to.node, 0, most_ranks), "this node's number (0)", "R", "Launch"},
-       {"--rendezvous", &to.rendezvous, "where node 0 listens, for several nodes", "HOST:PORT",
+       {"--nnodes", to_integer(to.nodes, 1, most_ranks),
+        "number of nodes that run this command, with -n ranks each", "K", "Launch"},
+       {"--node-rank", to_integer(to.node, 0, most_ranks), "number of this node, from 0", "R",
         "Launch"},
+       {"--rendezvous", &to.rendezvous, "where several nodes meet: node 0 and a free port of it",
+        "HOST:PORT", "Launch"},
        {"--expect-ranks", to_integer(to.expect_ranks, 1, most_ranks),
-        "refuse to measure another number of ranks", "N", "Launch"},
-       {"--iface", &to.iface, "network interface, as the backend writes it", "NAME", "Launch"},
-       {"--device", device, "cpu, cuda (the ranks take turns) or cuda:N; nccl: cuda (cpu)",
-        "DEVICE", "Launch"},
+        "exit 69 if the group has another number of ranks", "N", "Launch"},
+       {"--iface", &to.iface, "network interface as the backend writes it; tcp: eth, =eth0, ^lo",
+        "NAME", "Launch"},
+       {"--device", Reader{device, {"cpu", "cuda"}, "cpu; nccl: cuda"},
+        "where the arrays are: cpu, cuda (devices in turn by local rank) or cuda:N", "DEVICE",
+        "Launch"},
        {"--threads-per-proc", to_integer(to.threads_per_proc, 1, most_ranks),
-        "1: ranks are processes; or N: threads of this one", "T", "Launch"},
+        "1: ranks are processes; the number of -n: threads of this process", "T", "Launch"},
        {"--skip-unavailable", &to.skip_unavailable,
-        "exit 77 instead of 69 when the backend cannot be had", "", "Launch"}});
+        "exit 77 instead of 69; Meson and Automake read 77 as skipped", "", "Launch"}});
 }
 
 void check_launch(RunOptions& options) {
