@@ -107,23 +107,24 @@ def check_system(release, wheel, folder):
     place = root / "trial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    for path in (wheel, ROOT / "docs/examples/00_tour/tour.cpp", ROOT / "docs/examples/25_c/rows.c",
+    for path in (wheel, ROOT / "docs/examples/00_tour/tour.cpp", ROOT / "docs/examples/25_c/in_c.c",
                  ROOT / "docs/examples/26_ctypes/in_python.py"):
         shutil.copy(path, place)
     # Debian 11 has Python 3.9.
     any_python = "--ignore-requires-python" if release == "bullseye" else ""
     started = time.monotonic()
     first = within(root, f"cd /trial; python3 -m venv v; v/bin/pip install -q --no-index {any_python} *.whl;"
-                         "v/bin/tutti bench -n 2 | head -1").splitlines()[-1]
+                         "v/bin/tutti bench -n 2 2>/dev/null | head -1").splitlines()[-1]
     seconds = time.monotonic() - started
     assert first.startswith("tutti bench"), first
     python = within(root, "python3 --version").split()[1]
     output = within(root, "cd /trial; v/bin/tutti run -n 2 v/bin/python in_python.py")
     assert output.count("sum [3.0, 20.0]") == 2, output
-    within(root, "cd /trial; cc rows.c $(v/bin/tutti-config --cflags --libs tutti-c) -o rows; v/bin/tutti run -n 2 ./rows")
+    within(root, "cd /trial; cc in_c.c $(v/bin/tutti-config --cflags --libs tutti-c) -o in_c; v/bin/tutti run -n 2 ./in_c")
     tour = "-"
     if release != "bullseye":
-        within(root, "cd /trial; c++ -std=c++20 -Wall -Werror tour.cpp $(v/bin/tutti-config --cflags --libs) -o tour; ./tour")
+        within(root, "cd /trial; c++ -std=c++20 -Wall -Werror tour.cpp $(v/bin/tutti-config --cflags --libs) -o tour; "
+                     "v/bin/tutti run -n 2 ./tour")
         tour = within(root, "c++ -dumpfullversion").strip()
     libc = re.search(r"[0-9.]+$", within(root, "ldd --version").splitlines()[0])[0]
     print(f"| {RELEASES[release]} | {libc} | {python} | {seconds:.1f} s | {tour} |", flush=True)
