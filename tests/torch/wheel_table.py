@@ -9,8 +9,8 @@ libraries. Debian 11 has no compiler for the C++.
 
 torch: in an environment for each interpreter and each minor version of torch: two ranks by init_process_group, a step of
 DistributedDataParallel, and a loss, beside one process. PYTHON is an interpreter, or DIR:PYTHON one in a root of
---keep. torch is installed alone: an empty library stands for those of CUDA that it names, whose functions say that
-there is no device. Prints a table; a version that torch does not have for a Python is a dash.
+--keep. torch is installed alone: libraries stand for those of CUDA that it names, whose functions say that there is no
+device. Prints a table; a version that torch does not have for a Python is a dash.
 
 Needs root, mmdebstrap, apt with a mirror of Debian and pip with an index; takes about a minute a cell, and 3 GB."""
 import argparse
@@ -131,25 +131,31 @@ def check_system(release, wheel, folder):
 
 
 def stand_in(torch, folder):
-    """A library for those of CUDA that torch names: every function returns 100, cudaErrorNoDevice."""
-    libraries = [path for path in (torch / "lib").glob("*.so*")]
-    names, wanted, defined = set(), set(), set()
+    """Libraries for those of CUDA that torch names: every function returns 100, cudaErrorNoDevice."""
+    libraries = list((torch / "lib").glob("*.so*"))
+    names, files, wanted, defined = set(), {}, set(), set()
     for path in libraries:
         names |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-dW", path)))
+        for part in run("readelf", "-VW", path).split("File: ")[1:]:
+            files.update((version, part.split()[0]) for version in re.findall(r"Name: (\S+)", part))
         for line in run("nm", "-D", path).splitlines():
             kind, symbol = line.split()[-2:]
-            (wanted if kind == "U" else defined).add(symbol.split("@")[0])
-    of_cuda = sorted(name for name in names - {path.name for path in libraries}
-                     if re.match(r"lib(cu|nv|nccl)", name))
-    functions = sorted(symbol for symbol in wanted - defined if re.match(r"_*(cu|nccl|nv)", symbol))
-    source = folder / "stand_in.s"
-    source.write_text(".text\n" + "".join(f".globl {symbol}\n{symbol}:\n" for symbol in functions) +
-                      "mov $100, %eax\nret\n.section .note.GNU-stack,\"\"\n")
-    for name in of_cuda:   # One file: the same functions by any name.
-        if not (folder / of_cuda[0]).exists():
-            run("cc", "-shared", source, "-o", folder / of_cuda[0])
-        elif name != of_cuda[0]:
-            (folder / name).symlink_to(of_cuda[0])
+            (wanted if kind == "U" else defined).add(symbol)
+    of_cuda = sorted(name for name in names - {path.name for path in libraries} if re.match(r"lib(cu|nv|nccl)", name))
+    for name in of_cuda:
+        script, functions = [], []
+        for version in [version for version in files if files[version] == name]:
+            mine = sorted(symbol.split("@")[0] for symbol in wanted if symbol.partition("@")[2] == version)
+            script.append(f"{version} {{ global: {'; '.join(mine + ['none'])}; }};")
+            functions += mine
+        if name == of_cuda[0]:   # Symbols without a version are in any library.
+            functions += sorted(symbol for symbol in wanted - defined
+                                if "@" not in symbol and re.match(r"_*(cu|nccl|nv)", symbol))
+        (folder / "versions").write_text("\n".join(script) + "\n")
+        (folder / "stand_in.s").write_text(".text\n" + "".join(f".globl {each}\n{each}:\n" for each in functions) +
+                                           "mov $100, %eax\nret\n.section .note.GNU-stack,\"\"\n")
+        run("cc", "-shared", "-nostdlib", folder / "stand_in.s", f"-Wl,-soname,{name}", "-o", folder / name,
+            *([f"-Wl,--version-script={folder / 'versions'}"] if script else []))
 
 
 def check_torch(python, minor, wheel, folder):
@@ -176,7 +182,9 @@ def check_torch(python, minor, wheel, folder):
     (outside / "program.py").write_text(PROGRAM)
     ranks = " & ".join(f"{program} -W error::UserWarning:tutti program.py {rank} {inside}/store" for rank in (0, 1))
     output = start(f"cd {inside}; export PYTHONPATH={inside}/packages LD_LIBRARY_PATH={inside}; timeout 300 sh -c '{ranks}; wait'")
-    return version, re.findall(r"^right \S+ (\S+)", output, re.MULTILINE)[1]
+    right = re.findall(r"^right \S+ (\S+)", output, re.MULTILINE)
+    assert len(right) == 2, output
+    return version, right[0]
 
 
 def main():
