@@ -12,7 +12,8 @@ LINKED = {"tutti": ["tutti"], "tutti-training": ["tutti_training", "tutti"], "tu
 
 def tool():
     """Becomes the program, which finds tutti-report beside this one."""
-    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + os.pathsep + os.path.dirname(os.path.abspath(sys.argv[0]))
+    here = os.path.dirname(os.path.abspath(sys.argv[0]))
+    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + os.pathsep + here
     os.execv(PACKAGE / "bin" / "tutti", ["tutti", *sys.argv[1:]])
 
 
@@ -20,7 +21,7 @@ def config():
     """Prints what a compiler, a linker or CMake needs."""
     parser = argparse.ArgumentParser(prog="tutti-config", description="How to compile with the libraries of the wheel: "
                                      "c++ -std=c++20 program.cpp $(tutti-config --cflags --libs)")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"{', '.join(LINKED)}; tutti alone if none is named")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"{', '.join(LINKED)}; default: tutti")
     parser.add_argument("--cflags", action="store_true", help="flags of the compiler")
     parser.add_argument("--libs", action="store_true", help="flags of the linker, with the run path")
     parser.add_argument("--cmakedir", action="store_true", help="folder for CMake's tutti_DIR")

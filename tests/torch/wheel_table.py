@@ -5,12 +5,12 @@ usage: wheel_table.py systems WHEEL [--keep DIR]
 
 systems: in a root of Debian 11, 12, 13 and sid, made by mmdebstrap: the time from the first command to the first line of
 `tutti bench -n 2`, the example 26_ctypes on two ranks, and programs in C and C++ against the wheel's headers and
-libraries. Debian 11 has no compiler for the C++.
+libraries. Debian 11 has no compiler for the C++, and Python 3.9: pip is told to ignore that.
 
-torch: in an environment for each interpreter and each minor version of torch: two ranks by init_process_group, a step of
-DistributedDataParallel, and a loss, beside one process. PYTHON is an interpreter, or DIR:PYTHON one in a root of
---keep. torch is installed alone: libraries stand for those of CUDA that it names, whose functions say that there is no
-device. Prints a table; a version that torch does not have for a Python is a dash.
+torch: for each interpreter and each minor version of torch, two ranks run init_process_group, a step of
+DistributedDataParallel, and a loss, beside one process. PYTHON is an interpreter, or DIR:PYTHON one in a root that
+`systems` kept. torch is installed alone: libraries stand for those of CUDA that it names, whose functions say that there
+is no device. A version that torch does not have for a Python is a dash.
 
 Needs root, mmdebstrap, apt with a mirror of Debian and pip with an index; takes about a minute a cell, and 3 GB."""
 import argparse
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "sid": "sid"}
@@ -120,7 +121,8 @@ def check_system(release, wheel, folder):
     python = within(root, "python3 --version").split()[1]
     output = within(root, "cd /trial; v/bin/tutti run -n 2 v/bin/python in_python.py")
     assert output.count("sum [3.0, 20.0]") == 2, output
-    within(root, "cd /trial; cc in_c.c $(v/bin/tutti-config --cflags --libs tutti-c) -o in_c; v/bin/tutti run -n 2 ./in_c")
+    within(root, "cd /trial; cc in_c.c $(v/bin/tutti-config --cflags --libs tutti-c) -o in_c; "
+                 "v/bin/tutti run -n 2 ./in_c")
     tour = "-"
     if release != "bullseye":
         within(root, "cd /trial; c++ -std=c++20 -Wall -Werror tour.cpp $(v/bin/tutti-config --cflags --libs) -o tour; "
@@ -168,20 +170,20 @@ def check_torch(python, minor, wheel, folder):
     packages = outside / "packages"
     shutil.rmtree(outside, ignore_errors=True)
     packages.mkdir(parents=True)
-    get = [sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--only-binary=:all:", "--python-version",
-           version, "--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_17_x86_64", "--target", packages]
-    found = subprocess.run([*get, "--no-deps", f"torch=={minor}.*"], text=True, stdout=subprocess.PIPE,
+    get = [sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--no-compile", "--no-deps",
+           "--only-binary=:all:", "--python-version", version, "--target", packages,
+           *(f"--platform=manylinux_2_{libc}_x86_64" for libc in (31, 28, 17))]
+    found = subprocess.run([*get, f"torch=={minor}.*", *NEEDED], text=True, stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, check=False)
-    if "No matching distribution" in found.stdout:
+    if "No matching distribution found for torch" in found.stdout:
         return version, "-"
     assert found.returncode == 0, found.stdout
-    run(*get, *NEEDED)
-    run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--python-version", version,
-        "--platform=manylinux_2_31_x86_64", "--only-binary=:all:", "--target", packages, wheel)
+    run(*get, "--no-index", wheel)
     stand_in(packages / "torch", outside)
     (outside / "program.py").write_text(PROGRAM)
     ranks = " & ".join(f"{program} -W error::UserWarning:tutti program.py {rank} {inside}/store" for rank in (0, 1))
-    output = start(f"cd {inside}; export PYTHONPATH={inside}/packages LD_LIBRARY_PATH={inside}; timeout 300 sh -c '{ranks}; wait'")
+    output = start(f"cd {inside}; export PYTHONPATH={inside}/packages LD_LIBRARY_PATH={inside}; "
+                   f"timeout 300 sh -c '{ranks}; wait'")
     right = re.findall(r"^right \S+ (\S+)", output, re.MULTILINE)
     assert len(right) == 2, output
     return version, right[0]
@@ -196,9 +198,9 @@ def main():
             for release in RELEASES:
                 check_system(release, options.wheel, folder)
             return 0
-        minors = options.minors.split(",") if options.minors else sorted(
-            (name.split("/")[1][6:].replace("_", ".") for name in run("unzip", "-Z1", options.wheel).splitlines()
-             if re.fullmatch(r"tutti/torch_[0-9_]+/libtutti_torch.so", name)), key=lambda minor: int(minor[2:]))
+        names = "\n".join(zipfile.ZipFile(options.wheel).namelist())
+        minors = options.minors.split(",") if options.minors else [
+            f"2.{minor}" for minor in sorted(map(int, re.findall(r"torch_2_(\d+)/libtutti_torch.so", names)))]
         failed = 0
         for minor in minors:
             for python in options.pythons.split(","):

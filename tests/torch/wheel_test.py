@@ -2,12 +2,12 @@
 (before torch 2.14 by import), by the tests of the losses, and under Lightning where that is installed. Without torch
 the example 26_ctypes runs.
 
-usage: wheel_test.py [--build-dir DIR] [--wheel FILE] [--setup-arg ARG]... [--without-gloo]
+usage: wheel_test.py [--build-dir DIR] [--wheel FILE | --all-pythons] [--setup-arg ARG]... [--without-gloo]
 
 Needs torch, pip and meson-python (with meson and ninja) in the Python that runs it, else it is skipped.
---build-dir keeps the build, so that the next one is short. --wheel tests an existing wheel, also that of
-tools/packaging/wheel, whose binaries it checks as the build does. --without-gloo: the machine has no Gloo, so the wheel
-has none either; that of tools/packaging/wheel has none."""
+--build-dir keeps the build, so that the next one is short. --wheel tests an existing wheel. --all-pythons builds that of
+tools/packaging/wheel for the newest torch; its binaries are checked as the build does. --without-gloo: the machine has
+no Gloo, so the wheel has none either; that of tools/packaging/wheel has none."""
 import argparse
 import datetime
 import importlib.util
@@ -111,6 +111,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-dir")
     parser.add_argument("--wheel")
+    parser.add_argument("--all-pythons", action="store_true")
     parser.add_argument("--setup-arg", action="append", default=[])
     parser.add_argument("--without-gloo", action="store_true")
     return parser.parse_args()
@@ -121,9 +122,9 @@ def missing(options):
     for module in ["torch", "pip"] + ([] if options.wheel else ["mesonpy"]):
         if importlib.util.find_spec(module) is None:
             return f"{sys.executable} has no module {module}; pip install meson-python ninja"
-    for program in [] if options.wheel else ["meson", "ninja"]:
+    for program in [] if options.wheel else ["meson", "ninja"] + (["g++-12"] if options.all_pythons else []):
         if shutil.which(program) is None:
-            return f"there is no program {program}; pip install meson-python ninja"
+            return f"there is no program {program}"
     return None
 
 
@@ -136,6 +137,9 @@ def run(*command, **keywords):
 
 
 def build(options, folder):
+    if options.all_pythons:
+        run(ROOT / "tools/packaging/wheel/build", "--out", folder, "--folder", options.build_dir or folder + "/build")
+        return str(next(pathlib.Path(folder).glob("*.whl")))
     command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-build-isolation", "--no-deps", "--no-index",
                "-w", folder, "-Ccompile-args=-j2"]
     command += [f"-Csetup-args={argument}" for argument in options.setup_arg]

@@ -24,7 +24,8 @@ def check_binary(path, names, paths):
     for kind, version in re.findall(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)", run("readelf", "-VW", path)):
         newest[kind] = max(newest.get(kind, (0,)), numbers(version))
     dynamic = run("readelf", "-dW", path)
-    faults = [f"needs {kind}_{'.'.join(map(str, version))}" for kind, version in newest.items() if version > NEWEST[kind]]
+    faults = [f"needs {kind}_{'.'.join(map(str, version))}" for kind, version in newest.items()
+              if version > NEWEST[kind]]
     faults += [f"needs {name}" for name in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
                if name not in names and not OF_SYSTEM.fullmatch(name) and not OF_TORCH.fullmatch(name)]
     faults += [f"looks in {where}" for line in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic)
