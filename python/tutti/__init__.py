@@ -1,27 +1,36 @@
-"""tutti under PyTorch: `torch.distributed.init_process_group("tutti")` after `import tutti`.
+"""Collective operations with gradients: the C ABI for ctypes and, where torch is installed, a backend of
+torch.distributed: `torch.distributed.init_process_group("tutti")` after `import tutti`.
 
-tutti.c10d registers the backend; tutti.distributed has gathers with gradients and reductions of metrics."""
+tutti.c10d registers the backend; tutti.distributed has gathers with gradients and reductions of metrics, tutti.losses
+ranking and focal losses."""
 import ctypes
-import os
+import importlib
+import importlib.util
+import warnings
 
 from tutti import _build
 
-# By itself, before the extension: then its Gloo does not bind to the symbols of the Gloo in torch's library.
-ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), _build.library))
-
-import torch  # noqa: E402
-
-
-def _minor(version):
-    return version.split("+")[0].split(".")[:2]
-
-
-if _minor(torch.__version__) != _minor(_build.torch_version):
-    raise ImportError(f"tutti {_build.version} was built for torch {_build.torch_version}, and this is torch "
-                      f"{torch.__version__}: the classes of c10d differ between minor versions. Build tutti for this "
-                      f"torch; torch{_build.torch_range} is served.")
-
 __version__ = _build.version
 
-if torch.distributed.is_available():
-    from tutti import c10d, distributed  # noqa: E402,F401
+
+def c_library():
+    """The C ABI, whose functions <tutti/c/tutti.h> declares, as a ctypes.CDLL."""
+    return ctypes.CDLL(_build.library("tutti_c"))
+
+
+def get_include():
+    """The folder of the headers, for a compiler's -I."""
+    return str(_build.package / _build.headers)
+
+
+def __getattr__(name):
+    if name in ("c10d", "distributed", "losses"):
+        return importlib.import_module("tutti." + name)
+    raise AttributeError(f"module 'tutti' has no attribute '{name}'")
+
+
+if importlib.util.find_spec("torch") is not None:
+    try:
+        from tutti import c10d, distributed  # noqa: F401
+    except (ImportError, OSError) as error:   # The C ABI serves beside any torch.
+        warnings.warn(f"the backend of torch.distributed is not registered: {error}", stacklevel=2)

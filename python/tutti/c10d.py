@@ -4,10 +4,12 @@ import datetime
 import os
 import typing
 
+from tutti._extension import _c10d  # Before torch.
+
 import torch
 import torch.distributed as dist
 
-from tutti import _c10d, _interrupt
+from tutti import _interrupt
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta = dist.default_pg_timeout,

@@ -11,7 +11,7 @@ import pkgutil
 
 import torch
 
-from tutti import _c10d  # noqa: F401  Loads the operators.
+from tutti import _extension  # noqa: F401  Loads the operators.
 from tutti._loss import Loss, Queue, Rows, Terms, on_host, warn
 from tutti._warmup import LossWarmupWrapper
 from tutti.distributed import all_gather_no_grad, all_gather_with_grad, is_tutti, name_of

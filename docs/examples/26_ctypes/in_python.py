@@ -10,7 +10,11 @@ try:
 except ImportError:
     numpy = None
 
-lib = ctypes.CDLL(os.environ.get("LIBTUTTI", "libtutti_c.so.0.1"))
+try:
+    import tutti   # The library of the wheel.
+    lib = tutti.c_library()
+except ImportError:
+    lib = ctypes.CDLL(os.environ.get("LIBTUTTI", "libtutti_c.so.0.1"))
 lib.tutti_last_error.restype = ctypes.c_char_p
 DTYPES = {"f": 11, "d": 12, "l": 6, "q": 6}   # A buffer's format: TUTTI_F32, ...
 SUM, MAX = 0, 4
