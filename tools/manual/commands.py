@@ -8,12 +8,17 @@ SOURCES = pathlib.Path(__file__).resolve().parents[2]
 FILES = {"FILE", "DIR", "OLD", "NEW", "RUN"}   # Types of options; completion offers files.
 
 
-def report_options(name):
-    """Those of a command of tutti-report, in the form of `tutti options`."""
+def report_parser(name):
+    """That of a command of tutti-report."""
     sys.path.insert(0, str(SOURCES / "python"))
     from tutti_report.arguments import parser
     commands = next(action for action in parser()._actions if action.dest == "command")
-    for action in commands.choices[name]._actions:
+    return commands.choices[name]
+
+
+def report_options(name):
+    """Those of a command of tutti-report, in the form of `tutti options`."""
+    for action in report_parser(name)._actions:
         flags = action.option_strings
         yield {"short": [flag[1:] for flag in flags if not flag.startswith("--")],
                "long": [flag[2:] for flag in flags if flag.startswith("--")],

@@ -168,9 +168,9 @@ def zsh_specs(command, commands):
     elif names:
         yield shlex.quote(f"1:subcommand:(({described}))")
     else:
-        for option in command["options"]:
-            if not option["flags"]:
-                yield shlex.quote(f"*:{option['name']}:{zsh_action(option)}")
+        arguments = [option for option in command["options"] if not option["flags"]]
+        for place, option in enumerate(arguments, 1):
+            yield shlex.quote(f"{'*' if option['repeatable'] else place}:{option['name']}:{zsh_action(option)}")
 
 
 def zsh(commands):

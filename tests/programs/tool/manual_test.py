@@ -2,12 +2,15 @@
 FOLDER has the pages and scripts."""
 import os
 import pathlib
+import pty
 import re
+import select
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from driver import Program, main, tutti
@@ -15,7 +18,7 @@ from driver import Program, main, tutti
 FOLDER = pathlib.Path(sys.argv.pop(1)).resolve()
 SOURCES = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(SOURCES / "tools/manual"))
-from commands import read_commands  # noqa: E402
+from commands import read_commands, report_parser  # noqa: E402
 from driver import TUTTI  # noqa: E402
 from pages import page_name, with_tables  # noqa: E402
 
@@ -66,6 +69,11 @@ class Help(Program):
         self.refuses(64, ["help", "bensh"], "'bensh'", "run, bench")
         self.refuses(64, ["help", "bench", "stop"], "'stop'", "step")
         self.refuses(64, ["help", "run", "./program"], "'run' has no subcommand './program'")
+
+    def test_both_programs_name_a_command_alike(self):
+        for command in COMMANDS:
+            if command["in_tutti_report"]:
+                self.assertEqual(command["help"], report_parser(command["name"]).description)
 
     def test_choices_are_in_the_help(self):
         for command in OF_THE_TOOL:
@@ -173,6 +181,35 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.offers("fish", "bench", "--dtype", "f32,bf"), ["f32,bf16"])
         self.assertEqual(self.offers("fish", "bench", "--mode=l"), ["--mode=latency"])
         self.assertEqual(self.offers("fish", "bench", "--iface", "so"), [])
+
+    def test_zsh_completes_what_the_program_accepts(self):
+        if not shutil.which("zsh"):
+            self.skipTest("no zsh here")
+        process, terminal = pty.fork()
+        if process == 0:
+            os.chdir(self.folder)
+            os.environ.update(TERM="dumb", HOME=self.folder)
+            os.execvp("zsh", ["zsh", "-f", "-i"])
+        self.addCleanup(os.waitpid, process, 0)
+        self.addCleanup(os.close, terminal)   # zsh ends.
+
+        def shows(typed, text):
+            """zsh echoes what is typed, and completes it."""
+            os.write(terminal, typed.encode())
+            shown, end = "", time.monotonic() + 20
+            while text not in shown and time.monotonic() < end:
+                if select.select([terminal], [], [], 0.1)[0]:
+                    shown += os.read(terminal, 65536).decode(errors="replace").replace("\b", "")
+            self.assertIn(text, shown, typed)
+
+        shows(f"PS1=; stty cols 200; fpath=({FOLDER} $fpath); autoload -U compinit; compinit -u -D; print rea''dy\n", "ready")
+        for typed, completed in (("ben", "bench "), ("--ver", "--version "), ("help doc", "help doctor "), ("bench --mode l", "latency "),
+                                 ("bench --mode=l", "--mode=latency "), ("bench --dtype f32,bf", "f32,bf16"),
+                                 ("bench all_gather_r", "all_gather_rows"), ("bench step --hook n", "noop "),
+                                 ("bench step --bu", "--bucket"), ("bench --backend=sh", "=shm "), ("run -n 2 --keep", "--keep-going "),
+                                 ("schema st", "step "), ("compare some.json so", "some.json some.json "), ("diagnose so", "some.json "),
+                                 ("check --req", "--require"), ("report -o so", "some.json "), ("info --form", "--format")):
+            shows(f"\x15tutti {typed}\t", f"{completed}")
 
 
 if __name__ == "__main__":
