@@ -1,7 +1,6 @@
 """The commands of `tutti` and their options, from the programs."""
 import json
 import pathlib
-import subprocess
 import sys
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
@@ -30,9 +29,9 @@ def report_options(name):
                "choices": list(action.choices or [])}
 
 
-def read_commands(tutti):
-    """A list; the first one is the program itself. Each option has `flags`, such as "-n" and "--ranks", and `files`."""
-    commands = json.loads(subprocess.run([tutti, "options"], check=True, capture_output=True, text=True).stdout)
+def read_commands(file):
+    """Those of the output of `tutti options`; the first one is the program itself. Each option has `flags`, such as "-n" and "--ranks", and `files`."""
+    commands = json.loads(pathlib.Path(file).read_text())
     for command in commands:
         if command["in_tutti_report"]:
             command["options"] = list(report_options(command["name"]))

@@ -1,7 +1,8 @@
 """Makes the man pages and the completions of bash, zsh and fish from the options of the programs.
 
-usage: generate.py TUTTI VERSION FILE...    FILE is NAME.1, or the script of a shell as it is installed
-       generate.py TUTTI --tables FILE      fills the tables of options in a document"""
+usage: generate.py OPTIONS VERSION FILE...    FILE is NAME.1, or the script of a shell as it is installed
+       generate.py OPTIONS --tables FILE...   fills the tables of options in documents
+OPTIONS has the output of `tutti options`."""
 import pathlib
 import sys
 
@@ -12,8 +13,8 @@ from pages import page, page_name, with_tables
 SCRIPTS = {"tutti": bash, "_tutti": zsh, "tutti.fish": fish}
 
 
-def main(tutti, version, *files):
-    commands = read_commands(tutti)
+def main(options, version, *files):
+    commands = read_commands(options)
     if version == "--tables":
         for file in map(pathlib.Path, files):
             file.write_text(with_tables(file.read_text(), commands))

@@ -1,5 +1,5 @@
 """Man pages and completions say what the program accepts: manual_test.py PATH_OF_TUTTI FOLDER [unittest arguments].
-FOLDER has the pages and scripts."""
+FOLDER has the pages and scripts, and the options that they were made from."""
 import os
 import pathlib
 import pty
@@ -19,10 +19,9 @@ FOLDER = pathlib.Path(sys.argv.pop(1)).resolve()
 SOURCES = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(SOURCES / "tools/manual"))
 from commands import read_commands, report_parser  # noqa: E402
-from driver import TUTTI  # noqa: E402
 from pages import page_name, with_tables  # noqa: E402
 
-COMMANDS = read_commands(TUTTI)
+COMMANDS = read_commands(FOLDER / "options.json")
 OF_THE_TOOL = [command for command in COMMANDS if not command["in_tutti_report"]]
 # Calls the function of the script as bash does, and prints what it offers.
 CALL = """source "$1"; shift
@@ -132,7 +131,7 @@ class Manual(Program):
         for name in ("tool", "launching"):
             text = (SOURCES / f"docs/{name}.md").read_text()
             self.assertTrue(with_tables(text, COMMANDS) == text,
-                            f"docs/{name}.md: tools/manual/generate.py {TUTTI} --tables docs/{name}.md")
+                            f"docs/{name}.md: tools/manual/generate.py {FOLDER}/options.json --tables docs/{name}.md")
 
 
 class Completion(unittest.TestCase):
