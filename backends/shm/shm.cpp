@@ -138,7 +138,7 @@ std::string unavailable() {
   if (process_descriptor(::getpid()).is_open()) return {};
   if (code_of_errno(errno) == Errc::resource_exhausted) return {};  // The rendezvous reports it.
   return "the kernel does not permit pidfd_open() (Linux 5.3), by which a rank detects the death "
-         "of another";
+         "of a peer";
 }
 
 /// Makes the calls of one of two ranks that need all decisions on reads.

@@ -19,10 +19,10 @@
 #include "values/library.hpp"
 
 namespace tutti::internal {
-namespace {
 
 // The types of the PMIx standard that its functions here take, in the layout that all versions of
-// libpmix.so.2 have.
+// libpmix.so.2 have. They have a linkage because GCC 14 crashes in a unity build over a struct with
+// pointers to functions of types that have none.
 
 struct PmixProcess {
   std::array<char, 256> job{};
@@ -46,6 +46,8 @@ struct PmixInfo {
   PmixValue value{};
 };
 static_assert(sizeof(PmixInfo) == 552 && offsetof(PmixInfo, value) == 520);
+
+namespace {
 
 constexpr std::uint16_t pmix_bool = 1;
 constexpr std::uint16_t pmix_string = 3;
