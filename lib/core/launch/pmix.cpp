@@ -19,10 +19,10 @@
 #include "values/library.hpp"
 
 namespace tutti::internal {
-namespace {
 
 // The types of the PMIx standard that its functions here take, in the layout that all versions of
-// libpmix.so.2 have.
+// libpmix.so.2 have. Those that PmixConnection::Api uses are not local to this file, because GCC 13.3
+// crashes if they are and a unit includes the file.
 
 struct PmixProcess {
   std::array<char, 256> job{};
@@ -39,6 +39,8 @@ struct PmixValue {
   };
 };
 static_assert(sizeof(PmixValue) == 32 && offsetof(PmixValue, text) == 8);
+
+namespace {
 
 struct PmixInfo {
   std::array<char, 512> key{};
