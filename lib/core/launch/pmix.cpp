@@ -21,8 +21,8 @@
 namespace tutti::internal {
 
 // The types of the PMIx standard that its functions here take, in the layout that all versions of
-// libpmix.so.2 have. Those that PmixConnection::Api uses are not local to this file, because GCC 13.3
-// crashes if they are and a unit includes the file.
+// libpmix.so.2 have. Those that PmixConnection::Api uses are not local to this file, because
+// GCC 13.3 crashes if they are and a unit includes the file.
 
 struct PmixProcess {
   std::array<char, 256> job{};
