@@ -4,7 +4,7 @@ namespace tutti::internal {
 namespace {
 
 /// A peek() without a value that has taken this long has got no answer (store/tcp_store.cpp).
-constexpr std::chrono::nanoseconds no_answer = std::chrono::milliseconds(400);
+constexpr std::chrono::nanoseconds longest_peek = std::chrono::milliseconds(400);
 
 }  // namespace
 
@@ -20,7 +20,7 @@ std::optional<Bytes> peek(Store& store, std::string_view key) {
 std::optional<Bytes> peek(Store& store, std::string_view key, bool& answers) {
   const auto start = std::chrono::steady_clock::now();
   auto found = peek(store, key);
-  answers = found || std::chrono::steady_clock::now() - start <= no_answer;
+  answers = found || std::chrono::steady_clock::now() - start <= longest_peek;
   return found;
 }
 

@@ -21,8 +21,8 @@
 namespace tutti::internal {
 
 // The types of the PMIx standard that its functions here take, in the layout that all versions of
-// libpmix.so.2 have. They have a linkage because GCC 14 crashes in a unity build over a struct with
-// pointers to functions of types that have none.
+// libpmix.so.2 have. Those that PmixConnection::Api uses are not local to this file, because GCC 13
+// and 14 crash in a unity build over a struct with pointers to functions of such types.
 
 struct PmixProcess {
   std::array<char, 256> job{};
