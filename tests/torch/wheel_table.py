@@ -62,7 +62,7 @@ assert every[0] == every[1] and 0 < every[0] < 1, every
 transport = tutti.c10d.describe()
 assert transport.startswith("shm"), transport
 dist.destroy_process_group()
-print("right", sys.version.split()[0], torch.__version__)
+sys.stdout.write(f"right {sys.version.split()[0]} {torch.__version__}\n")   # At once: the ranks share a pipe.
 """
 
 
