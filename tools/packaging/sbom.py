@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the bill of materials of a release: SPDX 2.3, as JSON.
 
-usage: sbom.py FOLDER VERSION SECONDS >tutti-VERSION.spdx.json
+usage: sbom.py FOLDER VERSION SECONDS WHEEL >tutti-VERSION.spdx.json
 
-FOLDER holds the artefacts. SECONDS since 1970 are the time that the document names, that of the commit. What is compiled
-into the wheel and the archive comes from packages of this Debian, whose versions it asks for."""
+FOLDER holds the artefacts. SECONDS since 1970 are the time that the document names, that of the commit. WHEEL is the
+folder in which wheel/build has put the packages of Debian that are compiled into the wheel and the archive."""
 import datetime
 import hashlib
 import json
@@ -16,7 +16,7 @@ import sys
 INSIDE = [
     ("fmt", "libfmt-dev", "MIT", "Victor Zverovich"),
     ("Asio", "libasio-dev", "BSL-1.0", "Christopher M. Kohlhoff"),
-    ("Highway", "libhwy-dev", "Apache-2.0 OR BSD-3-Clause", "Google"),
+    ("Highway", "highway", "Apache-2.0 OR BSD-3-Clause", "Google"),
     ("Eigen", "libeigen3-dev", "MPL-2.0", "Eigen's authors"),
     ("OpenSSL", "libssl-dev", "Apache-2.0", "The OpenSSL Project"),
     ("CLI11", "libcli11-dev", "BSD-3-Clause", "University of Cincinnati"),
@@ -26,8 +26,11 @@ INSIDE = [
 BINARY = (".whl", ".tar.xz")
 
 
-def version_of(package):
-    """The version of a Debian package that is installed."""
+def version_of(package, wheel):
+    """The version of a Debian package in the folder `wheel`, else of the one that is installed."""
+    for file in sorted(wheel.rglob(f"{package}_*")):
+        if file.suffix in (".deb", ".dsc"):
+            return file.stem.split("_")[1].replace("%3a", ":")
     return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], check=True, text=True, capture_output=True).stdout
 
 
@@ -45,9 +48,10 @@ def artefact(file, version):
                    checksums=[{"algorithm": "SHA256", "checksumValue": digest}])
 
 
-def document(folder, version, seconds):
+def document(folder, version, seconds, wheel):
     files = [artefact(file, version) for file in sorted(folder.iterdir()) if file.is_file()]
-    inside = [package(name, version_of(debian), licence, supplier) for name, debian, licence, supplier in INSIDE]
+    inside = [package(name, version_of(debian, wheel), licence, supplier) for name, debian, licence, supplier in INSIDE
+              if wheel.exists()]
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", file["SPDXID"]) for file in files]
     relations += [(part["SPDXID"], "STATIC_LINK", file["SPDXID"]) for part in inside for file in files
                   if file["name"].endswith(BINARY) and "linux" in file["name"]]
@@ -60,5 +64,5 @@ def document(folder, version, seconds):
             "relationships": [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b} for a, kind, b in relations]}
 
 
-json.dump(document(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])), sys.stdout, indent=1)
+json.dump(document(pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), pathlib.Path(sys.argv[4])), sys.stdout, indent=1)
 print()

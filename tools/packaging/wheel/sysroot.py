@@ -38,16 +38,25 @@ class Apt:
         found = run("apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian")
         if not found:
             raise SystemExit("apt knows no mirror of Debian: apt-get update")
-        mirror = found.split()[0]
+        mirror = found.split()[0].rstrip("/")
         (folder / "sources.list").write_text("".join(
-            f"{kind} [signed-by={KEYRING}] {mirror} {release} main\n"
-            for kind, release in (("deb", "bullseye"), ("deb", "bookworm"), ("deb-src", "bookworm"), ("deb", "trixie"),
-                                  ("deb", "sid"))))
+            f"{kind} [signed-by={KEYRING}] {source} {release} main\n"
+            for kind, source, release in (
+                ("deb", mirror, "bullseye"), ("deb", mirror, "bookworm"), ("deb-src", mirror, "bookworm"),
+                ("deb", f"{mirror}-security", "bookworm-security"), ("deb", mirror, "trixie"), ("deb", mirror, "sid"))))
         self.options = [f"-oDir::Etc::sourcelist={folder}/sources.list", "-oDir::Etc::sourceparts=/dev/null",
                         f"-oDir::State={folder}/state", f"-oDir::State::status={folder}/state/status",
                         f"-oDir::Cache={folder}/cache", "-oAcquire::Check-Valid-Until=false",
                         "-oAcquire::Languages=none", "-oAPT::Sandbox::User=root"]
         run("apt-get", *self.options, "update")
+
+    def newest(self, name, release):
+        """The newest version of a package in a release of Debian, with its security updates."""
+        lines = run("apt-cache", *self.options, "madison", name).splitlines()
+        of_release = [line for line in lines if f" {release}/" in line or f" {release}-security/" in line]
+        if not of_release:
+            raise SystemExit(f"the mirror has no package {name} in {release}")
+        return of_release[0].split("|")[1].strip()
 
     def unpack(self, target, release, *names):
         """Unpacks packages of a release of Debian into the folder `target`."""
@@ -55,7 +64,7 @@ class Apt:
             debs = self.folder / "debs" / release / name
             if not debs.exists():
                 debs.mkdir(parents=True)
-                run("apt-get", *self.options, "download", f"{name}/{release}", cwd=debs)
+                run("apt-get", *self.options, "download", f"{name}={self.newest(name, release)}", cwd=debs)
             run("dpkg", "-x", next(debs.glob("*.deb")), target)
 
     def source(self, target, name):
