@@ -17,7 +17,7 @@
 namespace tutti::tool {
 namespace {
 
-constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t largest_count = std::numeric_limits<std::int64_t>::max();
 
 /// The weight of rank 0 with zipf. Weights are rounded to integers, so that hosts whose pow()
 /// differs in the last bit compute the same layout.
@@ -61,9 +61,9 @@ std::vector<std::int64_t> read_numbers(const std::string& path) {
   std::vector<std::int64_t> numbers;
   std::int64_t sum = 0;
   for (std::string word; words >> word;) {
-    numbers.push_back(
-        parse_integer(fmt::format("--counts file:{}:", path), word.substr(0, 40), 0, largest));
-    if (numbers.back() > largest - sum)
+    numbers.push_back(parse_integer(fmt::format("--counts file:{}:", path), word.substr(0, 40), 0,
+                                    largest_count));
+    if (numbers.back() > largest_count - sum)
       refuse("--counts file:{}: the sum does not fit in 63 bits", path);
     sum += numbers.back();
   }
