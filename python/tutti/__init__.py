@@ -29,7 +29,7 @@ def __getattr__(name):
     raise AttributeError(f"module 'tutti' has no attribute '{name}'")
 
 
-if importlib.util.find_spec("torch") is not None:
+if _build.torch_range and importlib.util.find_spec("torch") is not None:   # A package without torch has no range.
     try:
         from tutti import c10d, distributed  # noqa: F401
     except (ImportError, OSError) as error:   # The C ABI serves beside any torch.

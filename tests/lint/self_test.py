@@ -149,6 +149,7 @@ BAD = [
     (ported_names, "docs/coming-from.md", "| `MPI_X` | perhaps | |\n", "no name, and not none"),
     (versions, "CHANGELOG.md", "# Changes\n\n## 1.2.2\n", "is 1.2.2, meson.build says 1.2.3"),
     (versions, "CHANGELOG.md", "# Changes\n", "no heading"),
+    (versions, "tools/packaging/debian/changelog", "tutti (1.2.2-1) unstable\n", "its newest version is 1.2.2"),
     (versions, "tools/packaging/recipes/a/package.py", 'version("1.2.2")\n', "says version 1.2.2"),
     (versions, "tools/packaging/recipes/a/package.py", 'args = "-Dtools=enabled"\n', "option tools is not"),
     (versions, "tools/packaging/recipes/a/package.py", "def\n", "is not valid"),

@@ -18,6 +18,10 @@ def check(root):
         return ["CHANGELOG.md: no heading like '## 1.2.3'"]
     if released[1] != declared[1]:
         return [f"CHANGELOG.md: its newest release is {released[1]}, meson.build says {declared[1]}"]
+    debian = root / "tools/packaging/debian/changelog"
+    packaged = re.match(r"tutti \(([\d.]+)-", debian.read_text()) if debian.exists() else None
+    if packaged and packaged[1] != declared[1]:
+        return [f"{debian.relative_to(root)}: its newest version is {packaged[1]}, meson.build says {declared[1]}"]
     return [f"{path.relative_to(root)}: {problem}"
             for path in tree.files(root) if path.is_relative_to(root / "tools/packaging/recipes")
             for problem in check_recipe(path, declared[1], root)]

@@ -14,14 +14,14 @@ import sys
 
 # What the binaries of the wheel contain: name, Debian package, licence, supplier.
 INSIDE = [
-    ("fmt", "libfmt-dev", "MIT", "Victor Zverovich"),
-    ("Asio", "libasio-dev", "BSL-1.0", "Christopher M. Kohlhoff"),
-    ("Highway", "highway", "Apache-2.0 OR BSD-3-Clause", "Google"),
-    ("Eigen", "libeigen3-dev", "MPL-2.0", "Eigen's authors"),
-    ("OpenSSL", "libssl-dev", "Apache-2.0", "The OpenSSL Project"),
-    ("CLI11", "libcli11-dev", "BSD-3-Clause", "University of Cincinnati"),
-    ("nlohmann-json", "nlohmann-json3-dev", "MIT", "Niels Lohmann"),
-    ("libstdc++", "libstdc++-12-dev", "GPL-3.0-or-later WITH GCC-exception-3.1", "The GNU Project"),
+    ("fmt", "libfmt-dev", "MIT", "Person: Victor Zverovich"),
+    ("Asio", "libasio-dev", "BSL-1.0", "Person: Christopher M. Kohlhoff"),
+    ("Highway", "highway", "Apache-2.0 OR BSD-3-Clause", "Organization: Google"),
+    ("Eigen", "libeigen3-dev", "MPL-2.0", "Organization: Eigen's authors"),
+    ("OpenSSL", "libssl-dev", "Apache-2.0", "Organization: The OpenSSL Project"),
+    ("CLI11", "libcli11-dev", "BSD-3-Clause", "Organization: University of Cincinnati"),
+    ("nlohmann-json", "nlohmann-json3-dev", "MIT", "Person: Niels Lohmann"),
+    ("libstdc++", "libstdc++-12-dev", "GPL-3.0-or-later WITH GCC-exception-3.1", "Organization: The GNU Project"),
 ]
 BINARY = (".whl", ".tar.xz")
 
@@ -37,14 +37,14 @@ def version_of(package, wheel):
 def package(name, version, licence, supplier, **more):
     identifier = "SPDXRef-" + "".join(c if c.isalnum() else "-" for c in name)
     return {"SPDXID": identifier, "name": name, "versionInfo": version, "licenseConcluded": licence, "licenseDeclared": licence,
-            "copyrightText": "NOASSERTION", "supplier": f"Organization: {supplier}", "downloadLocation": "NOASSERTION",
+            "copyrightText": "NOASSERTION", "supplier": supplier, "downloadLocation": "NOASSERTION",
             "filesAnalyzed": False, **more}
 
 
 def artefact(file, version):
     """A file of the release, with its checksum."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return package(file.name, version, "Apache-2.0", "The tutti authors", packageFileName=file.name,
+    return package(file.name, version, "Apache-2.0", "Organization: The tutti authors", packageFileName=file.name,
                    checksums=[{"algorithm": "SHA256", "checksumValue": digest}])
 
 
@@ -53,7 +53,7 @@ def document(folder, version, seconds, wheel):
     inside = [package(name, version_of(debian, wheel), licence, supplier) for name, debian, licence, supplier in INSIDE
               if wheel.exists()]
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", file["SPDXID"]) for file in files]
-    relations += [(part["SPDXID"], "STATIC_LINK", file["SPDXID"]) for part in inside for file in files
+    relations += [(file["SPDXID"], "STATIC_LINK", part["SPDXID"]) for part in inside for file in files
                   if file["name"].endswith(BINARY) and "linux" in file["name"]]
     content = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     return {"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": f"tutti-{version}",

@@ -50,7 +50,8 @@ tutti_status tutti_reducer_finish(tutti_reducer* reducer);
 tutti_status tutti_reducer_finish_rows(tutti_reducer* reducer, double rows);
 /** Makes a whole step of zeros, on a rank without a batch. */
 tutti_status tutti_reducer_step_empty(tutti_reducer* reducer);
-/** 1 opens the scope NoSync, in which marks and finish do nothing; 0 closes it. */
+/** 1 opens a scope NoSync, in which marks and finish do nothing, and
+ * tutti_reducer_finish_rows() counts its rows alone; 0 closes the innermost one. */
 tutti_status tutti_reducer_no_sync(tutti_reducer* reducer, int32_t open);
 /** Collective: copies rank 0's buffers to all ranks. `stream`, on a device: their stream. */
 tutti_status tutti_reducer_broadcast_buffers(tutti_reducer* reducer, void* stream);

@@ -1,4 +1,4 @@
-# vcpkg, as an overlay port (--overlay-ports=tools/packaging/recipes). Tried: its version and options are compared with
+# vcpkg, as an overlay port (--overlay-ports=tools/packaging/recipes/vcpkg). Tried: its version and options are compared with
 # the sources. Not tried: a build, because vcpkg downloads its dependencies.
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../../../.." ABSOLUTE)
 vcpkg_configure_meson(
