@@ -32,6 +32,8 @@ def config():
         parser.error(f"no module {', '.join(unknown)}; there are: {', '.join(LINKED)}")
     if not (options.cflags or options.libs or options.cmakedir):
         parser.error("nothing to print: --cflags, --libs, --cmakedir or --version")
+    if any(map(str.isspace, str(PACKAGE))) and (options.cflags or options.libs):
+        parser.error(f"{PACKAGE} has a space, at which a shell would cut the flags; install the wheel in another folder")
     libraries = PACKAGE / "lib"
     words = [f"-I{PACKAGE / 'include'}"] if options.cflags else []
     if options.libs:

@@ -29,8 +29,9 @@ def __getattr__(name):
     raise AttributeError(f"module 'tutti' has no attribute '{name}'")
 
 
-if _build.torch_range and importlib.util.find_spec("torch") is not None:   # A package without torch has no range.
+if _build.torch_range:   # A package without torch has none.
     try:
-        from tutti import c10d, distributed  # noqa: F401
-    except (ImportError, OSError) as error:   # The C ABI serves beside any torch.
+        if importlib.util.find_spec("torch") is not None:
+            from tutti import c10d, distributed  # noqa: F401
+    except Exception as error:   # The C ABI serves beside any torch, also beside one that is broken.
         warnings.warn(f"the backend of torch.distributed is not registered: {error}", stacklevel=2)

@@ -39,16 +39,17 @@ class Apt:
         if not found:
             raise SystemExit("apt knows no mirror of Debian: apt-get update")
         mirror = found.split()[0].rstrip("/")
+        old = " check-valid-until=no"   # Mirrors may have old lists of these; headers alone are taken from sid.
         (folder / "sources.list").write_text("".join(
-            f"{kind} [signed-by={KEYRING}] {source} {release} main\n"
+            f"{kind} [signed-by={KEYRING}{old if release in ('bullseye', 'sid') else ''}] {source} {release} main\n"
             for kind, source, release in (
                 ("deb", mirror, "bullseye"), ("deb", mirror, "bookworm"), ("deb-src", mirror, "bookworm"),
                 ("deb", f"{mirror}-security", "bookworm-security"), ("deb", mirror, "trixie"), ("deb", mirror, "sid"))))
         self.options = [f"-oDir::Etc::sourcelist={folder}/sources.list", "-oDir::Etc::sourceparts=/dev/null",
                         f"-oDir::State={folder}/state", f"-oDir::State::status={folder}/state/status",
-                        f"-oDir::Cache={folder}/cache", "-oAcquire::Check-Valid-Until=false",
-                        "-oAcquire::Languages=none", "-oAPT::Sandbox::User=root"]
-        run("apt-get", *self.options, "update")
+                        f"-oDir::Cache={folder}/cache", "-oAcquire::Languages=none",
+                        "-oAPT::Sandbox::User=root"]
+        run("apt-get", *self.options, "-oAPT::Update::Error-Mode=any", "update")
 
     def newest(self, name, release):
         """The newest version of a package in a release of Debian, with its security updates."""
@@ -61,10 +62,11 @@ class Apt:
     def unpack(self, target, release, *names):
         """Unpacks packages of a release of Debian into the folder `target`."""
         for name in names:
-            debs = self.folder / "debs" / release / name
-            if not debs.exists():
-                debs.mkdir(parents=True)
-                run("apt-get", *self.options, "download", f"{name}={self.newest(name, release)}", cwd=debs)
+            version = self.newest(name, release)
+            debs = self.folder / "debs" / release / name / version.replace(":", "_")
+            debs.mkdir(parents=True, exist_ok=True)
+            if not list(debs.glob("*.deb")):
+                run("apt-get", *self.options, "download", f"{name}={version}", cwd=debs)
             run("dpkg", "-x", next(debs.glob("*.deb")), target)
 
     def source(self, target, name):
@@ -122,15 +124,19 @@ def make(folder):
     """Makes the sysroot once. Returns it and the lists of packages."""
     apt = Apt(folder / "apt")
     root = folder / "sysroot"
-    if not (root / "complete").exists():
-        shutil.rmtree(root, ignore_errors=True)
+    contents = [f"{name} {apt.newest(name, release)}" for release, names in (("bullseye", OF_SYSTEM), ("bookworm", INSIDE))
+                for name in names]
+    complete = root / "complete"
+    if not complete.exists() or complete.read_text().splitlines() != contents:   # Security updates make it anew.
+        for old in (root, folder / "build", folder / "highway"):
+            shutil.rmtree(old, ignore_errors=True)
         root.mkdir()
         apt.unpack(root, "bullseye", *OF_SYSTEM)
         apt.unpack(root, "bookworm", *INSIDE, *HEADERS)
         make_links_relative(root)
         use_static_libraries(root)
         add_highway(root, apt)
-        (root / "complete").touch()
+        complete.write_text("".join(line + "\n" for line in contents))
     return root, apt
 
 
@@ -139,7 +145,8 @@ def flags(root, *maps):
     compiler = [f"--sysroot={root}", *(f"-ffile-prefix-map={path}=." for path in (*maps, root))]
     hidden = ":".join(f"lib{name}.a" for name in ("stdc++_rest", "crypto", "ssl", "hwy"))
     return compiler, [f"--sysroot={root}", f"-L{root / LIBRARIES}", "-pthread", "-ldl",
-                      f"-Wl,--exclude-libs={hidden}"]
+                      f"-Wl,--exclude-libs={hidden}",
+                      "-Wl,--disable-new-dtags"]   # LD_LIBRARY_PATH with another libtutti comes after the wheel's own.
 
 
 def pkg_config(root):
