@@ -47,8 +47,9 @@ class Apt:
                 ("deb", f"{mirror}-security", "bookworm-security"), ("deb", mirror, "trixie"), ("deb", mirror, "sid"))))
         self.options = [f"-oDir::Etc::sourcelist={folder}/sources.list", "-oDir::Etc::sourceparts=/dev/null",
                         f"-oDir::State={folder}/state", f"-oDir::State::status={folder}/state/status",
-                        f"-oDir::Cache={folder}/cache", "-oAcquire::Languages=none",
-                        "-oAPT::Sandbox::User=root"]
+                        f"-oDir::Cache={folder}/cache", "-oDir::Cache::pkgcache=pkgcache.bin",
+                        "-oDir::Cache::srcpkgcache=srcpkgcache.bin",   # Images of containers turn them off.
+                        "-oAcquire::Languages=none", "-oAPT::Sandbox::User=root"]
         run("apt-get", *self.options, "-oAPT::Update::Error-Mode=any", "update")
 
     def newest(self, name, release):
