@@ -11,7 +11,7 @@ import subprocess
 COMPILER = "g++-12"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-OF_SYSTEM = ["libc6", "libc6-dev", "linux-libc-dev", "libcrypt1", "libstdc++6", "libgcc-s1"]
+OF_SYSTEM = ["libc6", "libc6-dev", "linux-libc-dev", "libcrypt1", "libstdc++6", "libgcc-s1", "gcc-10-base"]
 # Linked statically or headers. Their licences are in the wheel.
 INSIDE = ["libfmt-dev", "libasio-dev", "libeigen3-dev", "libssl-dev", "libcli11-dev", "nlohmann-json3-dev"]
 HEADERS = ["libucx-dev"]
