@@ -10,7 +10,7 @@
 
 #include "common/option.hpp"
 
-// What the program accepts: for CLI11, and as JSON for man pages and shell completion.
+// The options of the program: for CLI11, and as JSON for man pages and shell completion.
 
 namespace tutti::tool {
 

@@ -11,7 +11,7 @@ namespace [[gnu::visibility("default")]] tutti {
 /// kDLExtDev).
 enum class DeviceType : std::int32_t { cpu = 1, cuda = 2, extension = 12 };
 
-/// Where an array is. The host is {cpu, 0}, the default. A value type.
+/// The place of an array. The host is {cpu, 0}, the default. A value type.
 struct Device {
   DeviceType type = DeviceType::cpu;  ///< cpu for pinned host memory, too.
   std::int32_t index = 0;             ///< As CUDA numbers the devices of this process; 0 for cpu.

@@ -13,7 +13,7 @@ namespace [[gnu::visibility("default")]] tutti {
 
 /// One call of this rank in the trace.
 struct TraceEntry {
-  /// How far the call is. A refused call was never launched: its arguments are wrong or
+  /// The progress of the call. A refused call was never launched: its arguments are wrong or
   /// unsupported.
   enum class State : std::uint8_t { running, done, failed, refused };
 

@@ -24,6 +24,8 @@ import tempfile
 import time
 import zipfile
 
+from wheel_test import run
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RELEASES = {"bullseye": "11", "bookworm": "12", "trixie": "13", "sid": "sid"}
 # What torch imports.
@@ -74,15 +76,6 @@ def arguments():
     parser.add_argument("--pythons", default=sys.executable)
     parser.add_argument("--keep", type=pathlib.Path)
     return parser.parse_args()
-
-
-def run(*command, **keywords):
-    """Runs a command; a failure raises with its output."""
-    done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          check=False, **keywords)
-    if done.returncode != 0:
-        raise AssertionError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout[-4000:]}")
-    return done.stdout
 
 
 def within(root, script):
