@@ -1,6 +1,8 @@
 #include <functional>
 #include <limits>
 
+#include <tutti/backend/backend_table.hpp>
+
 #include "conformance/cells.hpp"
 
 // The rank that makes an invalid call refuses it before a byte leaves. Its peers, whose calls are
@@ -340,6 +342,24 @@ TEST_P(RefusalOfMessages, OfASendrecvWithOneBadPeerIsToldToTheOther) {
     }
     expect_usable(group);
   });
+}
+
+class Adoption : public testing::TestWithParam<World> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, Adoption, testing::ValuesIn(worlds({1})), CaseName());
+
+// Adoption of a real communicator is tested with the backend that supports it.
+TEST_P(Adoption, WhatIsNoCommunicatorIsRefusedByName) {
+  for (const BackendEntry& entry : backends()) {
+    if (entry.name != GetParam().backend) continue;
+    GroupOptions options = group_options(GetParam(), 0, make_memory_store());
+    options.adopt = AdoptedCommunicator{};
+    if (entry.adopts)
+      expect_error(Errc::invalid_argument, {"to adopt is null"},
+                   [&] { ProcessGroup::create(options); });
+    else
+      expect_error(Errc::unsupported, {"'" + GetParam().backend + "' cannot adopt"},
+                   [&] { ProcessGroup::create(options); });
+  }
 }
 
 }  // namespace
