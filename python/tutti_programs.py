@@ -11,10 +11,8 @@ LINKED = {"tutti": ["tutti"], "tutti-training": ["tutti_training", "tutti"], "tu
 
 
 def tool():
-    """Becomes the program, which finds tutti-report beside this one."""
-    here = os.path.dirname(os.path.abspath(sys.argv[0]))
-    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + os.pathsep + here
-    os.execv(PACKAGE / "bin" / "tutti", ["tutti", *sys.argv[1:]])
+    """Becomes the program, under the name of this one, beside which it finds tutti-report."""
+    os.execv(PACKAGE / "bin" / "tutti", [os.path.abspath(sys.argv[0]), *sys.argv[1:]])
 
 
 def config():

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -68,13 +69,18 @@ constexpr Subcommand print_schema{"schema", "[COMMAND]",
 constexpr Subcommand print_help{"help", "[SUBCOMMAND]", "print the help of a subcommand",
                                 "tutti help bench step\n"};
 
-/// Becomes tutti-report, as git becomes git-NAME. @throws Failure usage if it is not there.
+/// Becomes the tutti-report beside this program or beside the name by which it was started, else
+/// that in PATH, as git becomes git-NAME. @throws Failure usage if there is none.
 [[noreturn]] void start_report(std::vector<std::string> arguments) {
   const std::string name = arguments[1];
+  const std::array started_as{std::filesystem::read_symlink("/proc/self/exe"),
+                              std::filesystem::path(arguments[0])};
   arguments[0] = "tutti-report";
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  for (const auto& path : started_as)
+    if (path.has_parent_path()) execv((path.parent_path() / argv[0]).c_str(), argv.data());
   execvp(argv[0], argv.data());
   refuse(
       "{}: {} cannot be started: {}; it is installed with this program and with the Python package "

@@ -4,17 +4,17 @@ import sys
 import textwrap
 
 from tutti_report.arguments import FORMATS, PICTURES, parser
+from tutti_report.texts import MICROSECONDS, UsageError, parse_quantity, parse_share, plural, write_file
 
+MISSING = ""  # Help and wrong usage need no other package.
 try:
     from tutti_report import comparison
     from tutti_report.drawing import draw
     from tutti_report.figures import plots_of
     from tutti_report.rules import check_rule
     from tutti_report.runs import read_run, read_runs
-    from tutti_report.texts import MICROSECONDS, UsageError, parse_quantity, parse_share, plural, write_file
 except ImportError as error:
-    print(f"error: tutti-report needs numpy, scipy and matplotlib: {error}", file=sys.stderr)
-    sys.exit(64)
+    MISSING = f"error: tutti-report needs numpy, scipy and matplotlib: {error}"
 
 
 def table_of(compared):
@@ -102,6 +102,9 @@ def run_report(options):
 def main():
     try:
         options = parser().parse_args()
+        if MISSING:
+            print(MISSING, file=sys.stderr)
+            return 69
         return {"compare": run_compare, "check": run_check, "report": run_report}[options.command](options)
     except UsageError as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)

@@ -101,7 +101,7 @@ import tutti
 try:
     tutti.c10d
 except ImportError as error:
-    assert "pip install tutti-collectives[torch]" in str(error), error
+    assert "pip install 'torch>=2." in str(error), error
 else:
     raise AssertionError("tutti.c10d was imported without torch")
 """

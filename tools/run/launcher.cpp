@@ -450,8 +450,7 @@ int Launch::conclude() {
                                  format_ranges(ended_ranks_)));
   if (const auto folder = library_folder(); lacks_library_ && !folder.empty())
     fmt::print(stderr,
-               "hint: run ldconfig as root, so that the loader finds the library, or set "
-               "LD_LIBRARY_PATH={}\n",
+               "hint: set LD_LIBRARY_PATH={}, or after meson install run ldconfig as root\n",
                folder);
   if (options_.ranks_report) end->code = std::max(largest_status_, end->code);
   // After one signal the ranks may exit with 0. A second signal counts as an interrupt.

@@ -342,7 +342,7 @@ class Failures(Run):
     def test_a_library_that_is_not_found_has_a_hint(self):
         for name, hinted in (("libtutti.so.0.1", True), ("libother.so.1", False)):
             done = shell(1, f"echo './a: error while loading shared libraries: {name}: cannot open' >&2; exit 127")
-            hint = re.search(r"^hint: run ldconfig.*LD_LIBRARY_PATH=(.*)$", done.stderr, re.M)
+            hint = re.search(r"^hint: set LD_LIBRARY_PATH=(.*), or after meson install run ldconfig", done.stderr, re.M)
             self.assertEqual((done.returncode, bool(hint)), (127, hinted), done.stderr)
             if hinted:
                 self.assertTrue(list(pathlib.Path(hint[1]).glob("libtutti*")), hint[1])
