@@ -11,7 +11,7 @@ ctypes.CDLL(_build.library("tutti"))
 try:
     import torch
 except ModuleNotFoundError as error:
-    raise ImportError(f"tutti.c10d needs torch: pip install 'torch{_build.torch_range}'") from error
+    raise ImportError(f"tutti.c10d and tutti.losses need torch: pip install 'torch{_build.torch_range}'") from error
 
 
 def _minor(version):

@@ -9,9 +9,10 @@ collective, and one that is refused on a rank raises on every rank. docs/pytorch
 import importlib
 import pkgutil
 
+from tutti import _extension  # noqa: F401  Loads the operators. Before torch.
+
 import torch
 
-from tutti import _extension  # noqa: F401  Loads the operators.
 from tutti._loss import Loss, Queue, Rows, Terms, on_host, warn
 from tutti._warmup import LossWarmupWrapper
 from tutti.distributed import all_gather_no_grad, all_gather_with_grad, is_tutti, name_of

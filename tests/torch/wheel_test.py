@@ -98,12 +98,13 @@ for name in ("c10d", "losses"):
 # In a Python without packages but the wheel.
 ALONE = r"""
 import tutti
-try:
-    tutti.c10d
-except ImportError as error:
-    assert "pip install 'torch>=2." in str(error), error
-else:
-    raise AssertionError("tutti.c10d was imported without torch")
+for name in ("c10d", "losses"):
+    try:
+        getattr(tutti, name)
+    except ImportError as error:
+        assert "pip install 'torch>=2." in str(error), error
+    else:
+        raise AssertionError(f"tutti.{name} was imported without torch")
 """
 
 
