@@ -65,7 +65,8 @@ class ShardedUpdate {
   ///                queued on it.
   /// @throws Error invalid_argument, before it communicates, if there was no step since the last
   ///         call or GradientReducer::is_reduced() is false. An exception of `update` aborts the
-  ///         group.
+  ///         group. After an error of the group this rank's shards are updated and those of other
+  ///         ranks may not be: repeat the step from a copy of all parameters, or load a checkpoint.
   void step(const Update& update, Stream stream = {});
 
   /// This rank's shards by state_first. Empty before the first step(), constant afterwards.
