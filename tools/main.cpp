@@ -73,7 +73,8 @@ constexpr Subcommand print_help{"help", "[SUBCOMMAND]", "print the help of a sub
 /// that in PATH, as git becomes git-NAME. @throws Failure usage if there is none.
 [[noreturn]] void start_report(std::vector<std::string> arguments) {
   const std::string name = arguments[1];
-  const std::array started_as{std::filesystem::read_symlink("/proc/self/exe"),
+  std::error_code ignored;  // Without /proc the path is empty.
+  const std::array started_as{std::filesystem::read_symlink("/proc/self/exe", ignored),
                               std::filesystem::path(arguments[0])};
   arguments[0] = "tutti-report";
   std::vector<char*> argv;
