@@ -51,6 +51,7 @@ class Staged final : public HostBackend {
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
     return operation != Operation::recv_any && host_->supports(operation, dtype, kind);
   }
+  bool reproduces() const noexcept override { return host_->reproduces(); }
   Memory& memory() noexcept override { return memory_; }
   Memory& staging_memory() noexcept override { return *staging_.pool; }
 

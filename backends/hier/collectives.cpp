@@ -83,8 +83,8 @@ Op Collectives::inner_rows(Operation kind, const Chunks& chunks, std::size_t chu
 /// host's part of the result.
 bool Collectives::gains_nothing(const Op& op) const {
   if (topology_.most_on_a_host() == 1) return true;
-  const bool ordered =
-      call_.order_fixed || (op.reduce.kind == ReduceOp::Kind::custom && !op.reduce.commutative);
+  const bool ordered = call_.order_fixed || op.reproducible ||
+                       (op.reduce.kind == ReduceOp::Kind::custom && !op.reduce.commutative);
   const bool coarse = is_float(op.in.dtype) && size_of(op.in.dtype) == 1;
   switch (op.kind) {
     case Operation::all_reduce:

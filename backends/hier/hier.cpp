@@ -87,6 +87,11 @@ class HierBackend final : public HostBackend {
         [&](const Level& level) { all = all && level.backend().supports(operation, dtype, kind); });
     return all;
   }
+  bool reproduces() const noexcept override {
+    bool all = true;
+    levels_.for_each([&](const Level& level) { all = all && level.backend().reproduces(); });
+    return all;
+  }
   Memory& memory() noexcept override { return levels_.inner->backend().memory(); }
   Memory& registrable_memory() noexcept override {
     return levels_.inner->backend().registrable_memory();

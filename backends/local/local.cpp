@@ -161,6 +161,7 @@ class LocalBackend final : public HostBackend {
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
     return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
   }
+  bool reproduces() const noexcept override { return true; }
   Memory& memory() noexcept override { return memory_; }
 
   void abort(std::string_view why) noexcept override {

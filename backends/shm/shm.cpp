@@ -76,6 +76,7 @@ class ShmBackend final : public HostBackend {
   bool supports(Operation operation, DType dtype, ReduceOp::Kind kind) const noexcept override {
     return operation == Operation::recv_any || HostBackend::supports(operation, dtype, kind);
   }
+  bool reproduces() const noexcept override { return true; }
   Memory& memory() noexcept override { return memory_; }
   Memory& registrable_memory() noexcept override { return member_->memory(); }
 

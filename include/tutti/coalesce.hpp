@@ -19,7 +19,8 @@ namespace [[gnu::visibility("default")]] tutti {
 /// Calls of other threads on these groups are not collected. A Work of a collected call that is
 /// kept ends with the launch, too; waiting for it before launch() is an Error. Blocking verbs are
 /// refused while collecting. The CallOptions of a group's first call apply to all its collected
-/// calls, and order_fixed does if any call has it. The timeout counts from launch().
+/// calls, and order_fixed does if any call has it; reproducible is each call's own. The timeout
+/// counts from launch().
 ///
 /// Destruction without launch() sends nothing and breaks the groups that had calls:
 /// their next call throws. The destructor does not communicate.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/reproducible.hpp"
+
 #include "support/dtypes.hpp"
 
 namespace tutti::test {
@@ -72,18 +74,38 @@ std::vector<std::int64_t> counts() {
 
 std::string to_string(const Variant& variant) {
   return std::string(variant.fill == Fill::rough ? "rough" : "exact") +
-         (variant.order_fixed ? ", order_fixed" : "");
+         (variant.order_fixed ? ", order_fixed" : "") +
+         (variant.reproducible ? ", reproducible" : "");
 }
 
-std::vector<Variant> variants(const std::string& backend) {
+std::vector<Variant> variants(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
+  using Kind = ReduceOp::Kind;
   std::vector<Variant> all{{Fill::exact, false}};
   if (can_fix_order(backend)) all.push_back({Fill::rough, true});
   if (always_order_fixed(backend)) all.push_back({Fill::rough, false});
+  const bool sums = kind == Kind::sum || kind == Kind::avg || kind == Kind::premul_sum;
+  if (sums && (is_float(dtype) || is_complex(dtype)) && reproduces(backend))
+    all.push_back({Fill::rough, false, true});
   return all;
 }
 
 CallOptions options_of(const Variant& variant) {
-  return {.order_fixed = variant.order_fixed, .integer_avg = true};
+  return {.order_fixed = variant.order_fixed,
+          .reproducible = variant.reproducible,
+          .integer_avg = true};
+}
+
+Array result_of(const Variant& variant, ReduceOp::Kind kind, std::span<const Array> inputs,
+                std::span<const double> scales) {
+  if (!variant.reproducible) return reduce_in_order(kind, inputs, scales);
+  Array out(inputs[0].dtype(), inputs[0].shape());
+  std::vector<const void*> arrays;
+  for (const auto& input : inputs) arrays.push_back(input.bytes().data());
+  const auto used =
+      kind == ReduceOp::Kind::premul_sum ? scales.first(inputs.size()) : std::span<const double>();
+  internal::fold_reproducible(out.dtype(), kind, out.bytes().data(), arrays, used,
+                              static_cast<std::size_t>(out.shape().numel()));
+  return out;
 }
 
 std::string to_string(const Layout& layout) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,12 +50,16 @@ std::vector<std::int64_t> counts();
 struct Variant {
   Fill fill = Fill::exact;
   bool order_fixed = false;
+  bool reproducible = false;
 };
 std::string to_string(const Variant& variant);
-std::vector<Variant> variants(const std::string& backend);
+std::vector<Variant> variants(const std::string& backend, DType dtype, ReduceOp::Kind kind);
 
 /// The options of a reduction of a variant; averages of integers truncate.
 CallOptions options_of(const Variant& variant);
+/// Its result over these ranks; `scales`, of premul_sum, are one per input.
+Array result_of(const Variant& variant, ReduceOp::Kind kind, std::span<const Array> inputs,
+                std::span<const double> scales);
 
 /// Rows of each rank.
 using Layout = std::vector<std::int64_t>;

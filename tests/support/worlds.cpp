@@ -124,6 +124,10 @@ bool can_fix_order(const std::string& backend) {
   return !is_bare_nccl(backend);
 }
 
+bool reproduces(const std::string& backend) {
+  return !backend.starts_with("nccl");
+}
+
 bool reduces(const std::string& backend, DType dtype, ReduceOp::Kind kind) {
   using Kind = ReduceOp::Kind;
   if (!is_bare_nccl(backend)) return true;

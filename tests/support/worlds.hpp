@@ -52,6 +52,8 @@ bool everything();
 /// The backends that reduce as a left fold, rounded once, also without order_fixed.
 bool always_order_fixed(const std::string& backend);
 
+/// True if a backend supports CallOptions::reproducible.
+bool reproduces(const std::string& backend);
 /// True if a backend supports CallOptions::order_fixed for all of its reductions.
 bool can_fix_order(const std::string& backend);
 

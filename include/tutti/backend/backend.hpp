@@ -87,6 +87,9 @@ class Backend {
   /// True if launch() accepts the operation; always the same answer. From any thread; returns at
   /// once. `reduce` counts only for operations that reduce.
   virtual bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept = 0;
+  /// True if launch() heeds Op::reproducible; always the same answer. False by default:
+  /// ProcessGroup refuses such calls.
+  virtual bool reproduces() const noexcept;
   /// Memory for results. Calls accept all arrays on its device.
   virtual Memory& memory() noexcept = 0;
   /// Starts a call. One operation is an ordinary call; several are a coalesced call or a batch of

@@ -18,6 +18,7 @@ class ForwardingBackend : public Backend {
   explicit ForwardingBackend(std::unique_ptr<Backend> inner);
 
   bool supports(Operation operation, DType dtype, ReduceOp::Kind reduce) const noexcept override;
+  bool reproduces() const noexcept override;
   Memory& memory() noexcept override;
   Work launch(std::span<const Op> ops, const Call& call) override;
   void refuse(std::span<const Op> ops, const Call& call, const Error& why) noexcept override;

@@ -20,9 +20,11 @@ struct Op {
   Rows rows{};
   Rows send_rows{};   ///< all_to_all: rows to send.
   ReduceOp reduce{};  ///< Of operations that reduce.
-  int root = -1;      ///< broadcast, reduce, gather, scatter.
-  int peer = -1;      ///< send, recv. recv: any_peer only if supports(Operation::recv_any).
-  int tag = 0;        ///< send, recv: >= 0; -1 if they replace a collective.
+  /// CallOptions::reproducible of operations that reduce. Only if Backend::reproduces().
+  bool reproducible = false;
+  int root = -1;  ///< broadcast, reduce, gather, scatter.
+  int peer = -1;  ///< send, recv. recv: any_peer only if supports(Operation::recv_any).
+  int tag = 0;    ///< send, recv: >= 0; -1 if they replace a collective.
   /// recv: receives the sender's rank before the call ends without an error. May be null.
   int* source = nullptr;
   /// send, recv: number, counted per (sender, receiver, tag). A recv from any_peer is counted among

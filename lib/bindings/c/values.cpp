@@ -125,6 +125,7 @@ Call::Call(const tutti_call_options* from) : from_(read(from)) {
     options_.deadline =
         Deadline::at(Deadline::Clock::time_point(std::chrono::nanoseconds(from_.deadline_ns)));
   options_.order_fixed = from_.order_fixed != 0;
+  options_.reproducible = from_.reproducible != 0;
   options_.integer_avg = from_.integer_avg != 0;
   options_.name = text(from_.name);
   options_.memory = memory_.get();

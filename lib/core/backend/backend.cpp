@@ -6,6 +6,10 @@ namespace [[gnu::visibility("default")]] tutti {
 
 Backend::~Backend() = default;
 
+bool Backend::reproduces() const noexcept {
+  return false;
+}
+
 std::string Backend::transport() const {
   return {};
 }

@@ -14,6 +14,10 @@ bool ForwardingBackend::supports(Operation operation, DType dtype,
   return inner_->supports(operation, dtype, reduce);
 }
 
+bool ForwardingBackend::reproduces() const noexcept {
+  return inner_->reproduces();
+}
+
 Memory& ForwardingBackend::memory() noexcept {
   return inner_->memory();
 }

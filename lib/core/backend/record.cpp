@@ -42,6 +42,7 @@ std::string describe(const Op& op, const GroupNames& names) {
   if (op.kind == Operation::barrier) return text;
   if (is_reduction(op.kind)) text += fmt::format(" {}", name_of(op.reduce.kind));
   if (is_reduction(op.kind) && op.reduce.commutative) text += " commutative";
+  if (op.reproducible) text += " reproducible";
   const bool by_out = op.kind == Operation::recv || op.kind == Operation::scatter ||
                       op.kind == Operation::reduce_scatter;
   text += fmt::format(" {} {}", name_of(by_out ? op.out.dtype : op.in.dtype),

@@ -161,7 +161,7 @@ std::string_view name_of(Algorithm algorithm) noexcept {
 void run_collective(Wire& wire, const Op& op, bool order_fixed) {
   const auto bytes = bytes_of(op);
   const auto& reduce = op.reduce;
-  const bool fixed = order_fixed ||
+  const bool fixed = order_fixed || op.reproducible ||
                      (reduce.kind == ReduceOp::Kind::custom && !reduce.commutative) ||
                      sum_may_overflow(op);
   run_row(wire, op, [&](const Row& row) {

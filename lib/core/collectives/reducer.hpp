@@ -7,6 +7,7 @@
 
 #include "collectives/blocks.hpp"
 #include "kernels/reduce.hpp"
+#include "kernels/reproducible.hpp"
 
 namespace tutti::collectives {
 
@@ -17,6 +18,7 @@ class Reducer {
       : dtype_(op.in.dtype),
         reduce_(op.reduce),
         kind_(op.reduce.kind),
+        reproducible_(op.reproducible),
         size_(index(size)),
         element_(size_of(op.in.dtype)),
         fn_(internal::reduce_fn(dtype_, sums() ? ReduceOp::Kind::sum : kind_)) {}
@@ -38,12 +40,14 @@ class Reducer {
   void finish(void* data, std::size_t bytes) const {
     if (kind_ == ReduceOp::Kind::avg) internal::divide(dtype_, data, bytes / element_, size_);
   }
-  /// The left fold, rounded once. `scales`: one per input if scaled(), otherwise ignored.
+  /// The left fold, rounded once, or the reproducible sum. `scales`: one per input if scaled(),
+  /// otherwise ignored.
   void fold(void* out, std::span<const void* const> inputs, std::span<const double> scales,
             std::size_t bytes) const {
     if (is_custom()) return internal::fold_custom(dtype_, reduce_, out, inputs, bytes / element_);
-    internal::fold(dtype_, kind_, out, inputs, scaled() ? scales : std::span<const double>(),
-                   bytes / element_);
+    const auto fold = reproducible_ ? internal::fold_reproducible : internal::fold;
+    fold(dtype_, kind_, out, inputs, scaled() ? scales : std::span<const double>(),
+         bytes / element_);
   }
   /// Writes rank 0's result of exclusive_scan. Custom reductions have no known identity: no effect.
   void identity(void* out, std::size_t bytes) const {
@@ -58,6 +62,7 @@ class Reducer {
   DType dtype_;
   ReduceOp reduce_;
   ReduceOp::Kind kind_;
+  bool reproducible_;
   std::size_t size_;
   std::size_t element_;
   internal::ReduceFn fn_;  // Null: custom.

@@ -58,6 +58,7 @@ class Checked final : public HostBackend {
   bool supports(Operation o, DType d, ReduceOp::Kind k) const noexcept override {
     return inner_->supports(o, d, k);
   }
+  bool reproduces() const noexcept override { return inner_->reproduces(); }
   Memory& memory() noexcept override { return inner_->memory(); }
   std::unique_ptr<Backend> split(const SplitInit& init) override {
     auto part = inner_->split(init);

@@ -171,6 +171,10 @@ void Core::check(Op& op, const CallOptions& options, bool supported) const {
   if (!supported) [[unlikely]]
     failf(Errc::unsupported, "backend '{}' does not implement {}; choose another backend",
           backend_name_, describe(op));
+  if (op.reproducible && !backend_->reproduces()) [[unlikely]]
+    failf(Errc::unsupported,
+          "backend '{}' has no reproducible sums; use order_fixed, or a backend of host memory",
+          backend_name_);
 }
 
 void Core::check_any_peer(const Op& op, std::string_view verb) const {

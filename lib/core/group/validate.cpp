@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "backend/fingerprint.hpp"
+#include "kernels/reproducible.hpp"
 #include "values/fail.hpp"
 
 // Each message says what was passed and what is permitted, and gives a remedy where that is not
@@ -88,7 +89,7 @@ void check_root(const Op& op, const Bounds& b) {
     failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", op.root, b.size - 1);
 }
 
-void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
+void check_reduce(Op& op, DType dtype, const Bounds& b, const CallOptions& o) {
   using Kind = ReduceOp::Kind;
   const auto kind = op.reduce.kind;
   if (static_cast<int>(kind) >= reduce_op_count) [[unlikely]]
@@ -117,6 +118,15 @@ void check_reduce(const Op& op, DType dtype, const CallOptions& o) {
   const bool scan = op.kind == Operation::scan || op.kind == Operation::exclusive_scan;
   if (scan && kind == Kind::avg) [[unlikely]]
     failf(Errc::invalid_argument, "avg has no meaning in {}; use sum", name_of(op.kind));
+  op.reproducible = o.reproducible;
+  if (o.reproducible && !can_reproduce(dtype, kind)) [[unlikely]]
+    failf(Errc::unsupported,
+          "{} of {} is not reproducible: only sum, avg and premul_sum of floats are; use "
+          "order_fixed, or leave reproducible out",
+          name_of(kind), name_of(dtype));
+  if (o.reproducible && static_cast<std::size_t>(b.size) > most_addends) [[unlikely]]
+    failf(Errc::unsupported, "a reproducible sum has at most {} addends; this group has {} ranks",
+          most_addends, b.size);
 }
 
 /// Returns the rows of all ranks together. @throws Error invalid_argument, count_overflow.
@@ -218,7 +228,7 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
       check_array("out", op.out, b);
       check_same_shape(op);
       check_elementwise_overlap(op);
-      check_reduce(op, op.in.dtype, o);
+      check_reduce(op, op.in.dtype, b, o);
       return;
     case Operation::broadcast:
       check_root(op, b);
@@ -227,7 +237,7 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
     case Operation::reduce:
       check_root(op, b);
       check_array("in", op.in, b);
-      check_reduce(op, op.in.dtype, o);
+      check_reduce(op, op.in.dtype, b, o);
       if (!at_root) {
         op.out = {};
         return;
@@ -284,7 +294,7 @@ void validate(Op& op, const Bounds& b, const CallOptions& o) {
                       block_offset(op.rows, b.rank, op.in.row_bytes()), own_block);
       else
         op.in = {};
-      if (op.kind == Operation::reduce_scatter) check_reduce(op, op.out.dtype, o);
+      if (op.kind == Operation::reduce_scatter) check_reduce(op, op.out.dtype, b, o);
       return;
     }
     case Operation::all_to_all:

@@ -26,4 +26,11 @@ struct Kernels {
 /// choose_kernel_target() has selected.
 const Kernels& kernels() noexcept;
 
+/// The type of fold_reproducible() for the sums of one dtype. `scales`: empty unless premul_sum.
+using SumFn = void (*)(void* out, std::span<const void* const> inputs,
+                       std::span<const double> scales, bool average, std::size_t n) noexcept;
+
+/// The kernel of the same instruction set for reproducible sums, or null.
+SumFn reproducible_sum(DType dtype) noexcept;
+
 }  // namespace tutti::internal::simd

@@ -155,6 +155,8 @@ std::vector<Disagreement> disagreements() {
   add("dtype_of_broadcast", broadcast(0, 4, DType::u32), broadcast(0), {"u32", "f32"});
   add("reduce_op", all_reduce(4, DType::f32, ReduceOp::max), all_reduce(), {"max", "sum"});
   add("order_fixed", all_reduce(4, DType::f32, ReduceOp::sum, {.order_fixed = true}), all_reduce());
+  add("reproducible", all_reduce(4, DType::f32, ReduceOp::sum, {.reproducible = true}),
+      all_reduce());
   add("name", all_reduce(4, DType::f32, ReduceOp::sum, {.name = "a"}), all_reduce());
   add("root_of_broadcast", broadcast(1), broadcast(0), {"root 1", "root 0"});
   add("root_of_reduce", reduce(1), reduce(0), {"root 1", "root 0"});

@@ -22,6 +22,7 @@ struct Spec {
   bool uneven = false;  ///< One row more on the last rank, one less on the first.
   std::string_view name{};
   bool order_fixed = false;
+  bool reproducible = false;
 };
 
 bool has_parts(Operation o) {
@@ -49,7 +50,8 @@ void issue(ProcessGroup& group, const Spec& spec, bool async) {
   const Buffer part_out(group, spec.dtype, rows_of(own, spec.row_shape));
   const Buffer whole(group, spec.dtype, rows_of(total(layout), spec.row_shape));
   const Buffer whole_out(group, spec.dtype, rows_of(total(layout), spec.row_shape));
-  const CallOptions options{.order_fixed = spec.order_fixed, .name = spec.name};
+  const CallOptions options{
+      .order_fixed = spec.order_fixed, .reproducible = spec.reproducible, .name = spec.name};
   Work work;
   switch (spec.operation) {
     case Operation::all_reduce:
@@ -161,6 +163,9 @@ std::vector<Difference> differences_of(Operation operation) {
     b = base;
     b.order_fixed = true;
     add("order_fixed", base, b, {"order_fixed"});
+    b = base;
+    b.reproducible = true;
+    add("reproducible", base, b, {"sum reproducible"});
   }
   if (has_parts(operation)) {
     b = base;

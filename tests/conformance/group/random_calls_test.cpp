@@ -108,7 +108,7 @@ class RandomCall {
              (verb >= scan && kind == ReduceOp::Kind::avg);
     });
     const auto kind = draw_.of(kinds);
-    const auto variant = draw_.of(variants(world_.backend));
+    const auto variant = draw_.of(variants(world_.backend, dtype_, kind));
     const auto options = options_of(variant);
     call_.text += fmt::format(", reduction {} of {} {} ({})", verb, name_of(dtype_), name_of(kind),
                               test::to_string(variant));
@@ -118,7 +118,7 @@ class RandomCall {
     const auto scales = make_scales(size_, variant.fill);
     const auto op = op_of(kind, scales, rank_);
     const auto fold = [&](std::size_t ranks) {
-      return reduce_in_order(kind, std::span(inputs).first(ranks), scales);
+      return result_of(variant, kind, std::span(inputs).first(ranks), scales);
     };
     const auto all = fold(verb >= scan ? index(rank_) + 1 : inputs.size());
     give(inputs[index(rank_)]);

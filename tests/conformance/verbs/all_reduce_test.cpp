@@ -11,11 +11,11 @@ TEST_P(AllReduce, GivesTheFoldOverRanksOnEveryRank) {
   const World& world = GetParam().world;
   const DType dtype = GetParam().dtype;
   const ReduceOp::Kind kind = GetParam().kind;
-  for (const Variant& variant : variants(world.backend)) {
+  for (const Variant& variant : variants(world.backend, dtype, kind)) {
     for (const std::int64_t count : counts()) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind);
       const auto scales = make_scales(world.size, variant.fill);
-      const Array want = reduce_in_order(kind, inputs, scales);
+      const Array want = result_of(variant, kind, inputs, scales);
       on_ranks(world, [&](ProcessGroup& group) {
         SCOPED_TRACE(to_string(variant) + ", count " + std::to_string(count));
         const int rank = group.rank();

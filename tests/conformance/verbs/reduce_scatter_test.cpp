@@ -11,12 +11,12 @@ TEST_P(ReduceScatter, GivesEachRankItsRowsOfTheFold) {
   const DType dtype = GetParam().dtype;
   const ReduceOp::Kind kind = GetParam().kind;
   const Shape row_shape{13};
-  for (const Variant& variant : variants(world.backend)) {
+  for (const Variant& variant : variants(world.backend, dtype, kind)) {
     for (const Layout& layout : layouts(world.size)) {
       const auto inputs =
           make_inputs(dtype, rows_of(total(layout), row_shape), world.size, variant.fill, kind, 4);
       const auto scales = make_scales(world.size, variant.fill);
-      const Array all = reduce_in_order(kind, inputs, scales);
+      const Array all = result_of(variant, kind, inputs, scales);
       on_ranks(world, [&](ProcessGroup& group) {
         SCOPED_TRACE(to_string(variant) + ", rows " + to_string(layout));
         const int rank = group.rank();

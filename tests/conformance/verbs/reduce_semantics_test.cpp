@@ -163,6 +163,51 @@ TEST_P(ReduceSemanticsOfThree, OrderFixedIsALeftFoldOverRanks) {
                     {.order_fixed = true});
 }
 
+class ReproducibleSums : public ReduceSemantics {};
+INSTANTIATE_TEST_SUITE_P(Worlds, ReproducibleSums, testing::ValuesIn(worlds()), CaseName());
+
+// Sizes on both sides of where algorithms change. The numbers differ by up to 2^40 and cancel.
+TEST_P(ReproducibleSums, TheOrderOfTheRanksDoesNotMatter) {
+  if (!reproduces(world().backend)) GTEST_SKIP() << "over NCCL the order is NCCL's";
+  const int size = world().size;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
+    for (const std::size_t count : {3UL, 20'000UL, 150'000UL}) {
+      std::vector<Array> inputs;
+      for (int r = 0; r < size; ++r) {
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          const auto drawn = mix(i, static_cast<std::uint64_t>(r));
+          const auto exponent = static_cast<int>(drawn % 41) - 20;
+          values[i] =
+              i % 7 == 0 ? -0.0F : std::ldexp(static_cast<float>(drawn >> 40U) - 0x1p23F, exponent);
+        }
+        inputs.push_back(floats(dtype, values));
+      }
+      const auto want = result_of({.reproducible = true}, Kind::sum, inputs, {});
+      EXPECT_FALSE(std::signbit(static_cast<float>(dtype == DType::f32 ? want.get<float>(0) : 0)));
+      for (int turn = 0; turn < size; ++turn) {
+        expect_all_reduce(inputs, ReduceOp::sum, want, {.reproducible = true});
+        std::ranges::rotate(inputs, inputs.begin() + 1);
+      }
+    }
+}
+
+TEST_P(ReproducibleSums, ProductsOfFloatsAndCustomReductionsAreRefused) {
+  const auto first = ReduceOp::custom([](const void*, void*, std::int64_t, DType, void*) {}, true);
+  on_ranks(world(), [&](ProcessGroup& group) {
+    const Buffer data(group, floats(DType::f32, {2}));
+    const CallOptions options{.reproducible = true};
+    expect_error(Errc::unsupported, {"prod of f32", "order_fixed"},
+                 [&] { group.all_reduce(data, ReduceOp::prod, options); });
+    expect_error(Errc::unsupported, {"custom of f32"},
+                 [&] { group.all_reduce(data, first, options); });
+    if (!reproduces(group.backend()))
+      expect_error(Errc::unsupported, {"no reproducible sums"},
+                   [&] { group.all_reduce(data, ReduceOp::sum, options); });
+    expect_usable(group);
+  });
+}
+
 TEST_P(ReduceSemantics, IntegersWrap) {
   const int size = world().size;
   const auto n = index(size);

@@ -13,7 +13,7 @@ void check_scan(const ReduceCell& cell, bool exclusive) {
   const World& world = cell.world;
   const DType dtype = cell.dtype;
   const ReduceOp::Kind kind = cell.kind;
-  for (const Variant& variant : variants(world.backend)) {
+  for (const Variant& variant : variants(world.backend, dtype, kind)) {
     for (const std::int64_t count : {1, 17, 4099}) {
       const auto inputs = make_inputs(dtype, {count}, world.size, variant.fill, kind, 6);
       const auto scales = make_scales(world.size, variant.fill);
@@ -23,8 +23,8 @@ void check_scan(const ReduceCell& cell, bool exclusive) {
         const Array& mine = inputs[index(rank)];
         const ReduceOp op = op_of(kind, scales, rank);
         const auto before = std::span(inputs).first(index(rank) + (exclusive ? 0 : 1));
-        const Array want =
-            before.empty() ? identity(kind, dtype, {count}) : reduce_in_order(kind, before, scales);
+        const Array want = before.empty() ? identity(kind, dtype, {count})
+                                          : result_of(variant, kind, before, scales);
 
         const Buffer in(group, mine);
         const Buffer out(group, dtype, {count});

@@ -1,0 +1,383 @@
+#include "kernels/reproducible.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cfenv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <tutti/dtype.hpp>
+#include <tutti/reduce_op.hpp>
+
+#include "kernels/kernel_target.hpp"
+#include "kernels/reduce.hpp"
+
+#include "support/small_format.hpp"
+
+namespace tutti::internal {
+namespace {
+
+using Kind = ReduceOp::Kind;
+__extension__ using Int128 = __int128;
+constexpr DType dtypes[] = {DType::f32,  DType::f64,    DType::f16,
+                            DType::bf16, DType::f8e4m3, DType::f8e5m2};
+
+/// The numbers of a dtype, for computations in f64 and integers.
+struct Format {
+  int digits;          ///< With the hidden bit.
+  int least_exponent;  ///< Of normal numbers.
+};
+Format format_of(DType dtype) {
+  if (dtype == DType::f64) return {53, -1022};
+  if (dtype == DType::f32) return {24, -126};
+  const auto f = test::small_format(dtype);
+  return {f.man_bits + 1, 2 - (1 << (f.exp_bits - 1))};
+}
+double get(DType dtype, const std::byte* from) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, from, size_of(dtype));
+  if (dtype == DType::f64) return std::bit_cast<double>(bits);
+  if (dtype == DType::f32) return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+  return test::small_format(dtype).decode(static_cast<std::uint32_t>(bits));
+}
+/// `value` is a number of the dtype, or beyond its largest.
+std::uint64_t bits_of(DType dtype, double value) {
+  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
+  if (dtype == DType::f64) return std::bit_cast<std::uint64_t>(value);
+  if (dtype == DType::f32) return std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  return test::small_format(dtype).encode(value);
+}
+
+// ---- The definition -----------------------------------------------------------------------------
+
+/// What a wrong implementation does.
+enum class Mutant {
+  none,
+  truncates_addends,
+  rounds_half_up,
+  doubles_unit,
+  bins_of_one,
+  keeps_zero_sign
+};
+
+/// s * 2^exponent, rounded to a number of the format with any exponent; f64 holds it.
+double nearest(Int128 s, int exponent, const Format& format) {
+  const bool negative = s < 0;
+  __extension__ using Magnitude = unsigned __int128;
+  auto m = negative ? -static_cast<Magnitude>(s) : static_cast<Magnitude>(s);
+  bool below = false;  // The bits that were dropped: the last one, and whether others were set.
+  bool half = false;
+  const auto fits = [&] {
+    return m >> format.digits == 0 && exponent >= format.least_exponent - (format.digits - 1);
+  };
+  while (!fits()) {
+    below = below || half;
+    half = (m & 1) != 0;
+    m >>= 1;
+    ++exponent;
+  }
+  if (half && (below || (m & 1) != 0)) ++m;
+  const double value = std::ldexp(static_cast<double>(static_cast<std::uint64_t>(m)), exponent);
+  return negative ? -value : value;
+}
+
+double defined_sum(DType dtype, std::span<const double> addends, Mutant mutant = Mutant::none) {
+  const Format of = format_of(dtype == DType::f64 ? DType::f64 : DType::f32);
+  const int width = dtype == DType::f64 ? 32 : 16;
+  double special = 0;
+  int largest = 0;  // A biased exponent.
+  bool all_minus_zero = true;
+  for (const double x : addends) {
+    if (!std::isfinite(x)) special += x;
+    all_minus_zero = all_minus_zero && x == 0 && std::signbit(x);
+    if (std::isfinite(x) && x != 0)
+      largest = std::max(largest, std::ilogb(x) - of.least_exponent + 1);
+  }
+  if (std::isnan(special) || special != 0) return special;
+  if (mutant == Mutant::keeps_zero_sign && all_minus_zero) return -0.0;
+  int unit = width * (largest / width - 2) + of.least_exponent;
+  if (mutant == Mutant::doubles_unit) ++unit;
+  if (mutant == Mutant::bins_of_one) unit = largest - 2 * width + of.least_exponent;
+  Int128 sum = 0;
+  for (const double x : addends) {
+    int exponent = 0;
+    const double fraction = std::frexp(std::fabs(x), &exponent);
+    const auto mantissa = static_cast<std::uint64_t>(std::ldexp(fraction, 53));
+    const int shift = exponent - 53 - unit;
+    Int128 part = shift >= 0 ? Int128{mantissa} << shift : shift > -64 ? mantissa >> -shift : 0;
+    if (shift < 0 && shift > -64) {
+      const auto rest = mantissa & ((std::uint64_t{1} << -shift) - 1);
+      const auto half = std::uint64_t{1} << (-shift - 1);
+      const bool odd = part % 2 != 0 || mutant == Mutant::rounds_half_up;
+      if (mutant != Mutant::truncates_addends && (rest > half || (rest == half && odd))) ++part;
+    }
+    sum += std::signbit(x) ? -part : part;
+  }
+  return nearest(sum, unit, format_of(dtype));
+}
+
+// ---- Data ---------------------------------------------------------------------------------------
+
+/// Addends of one element, of a kind that finds certain faults. Normal data alone finds few.
+class Addends {
+ public:
+  static constexpr int kinds = 9;
+  Addends(DType dtype, std::uint32_t seed) : dtype_(dtype), random_(seed) {}
+
+  double draw(int kind) {
+    const Format f = format_of(dtype_);
+    const int greatest = greatest_exponent();
+    const int width = dtype_ == DType::f64 ? 32 : 16;
+    switch (kind) {
+      case 0:
+        return rounded(normal_(random_));
+      case 1:
+        return any();
+      case 2:  // Subnormal.
+        return std::ldexp(integer(-(1 << (f.digits - 1)), 1 << (f.digits - 1)),
+                          f.least_exponent - f.digits + 1);
+      case 3:  // Half units beside large numbers.
+        return one_in(4)
+                   ? rounded(std::ldexp(normal_(random_), anchor_))
+                   : rounded(std::ldexp(integer(-9, 9), anchor_ - 2 * width - integer(-1, 4)));
+      case 4:  // Beside the ends of bins.
+        return rounded(std::ldexp(1 + std::ldexp(integer(-2, 2), -f.digits),
+                                  std::clamp(width * integer(-3, 3), f.least_exponent, greatest)) *
+                       sign());
+      case 5:
+        return rounded(std::ldexp(normal_(random_), integer(-20, 20)));
+      case 6:  // Sums that cancel.
+        last_ =
+            one_in(2) ? -last_ : rounded(std::ldexp(normal_(random_), anchor_ + integer(-2, 2)));
+        return last_;
+      case 7:
+        return rounded(std::ldexp(1 + std::fabs(normal_(random_)) / 8, greatest - 1)) * sign();
+      default:
+        return one_in(6) ? special() : sign() * (one_in(2) ? 0.0 : rounded(normal_(random_)));
+    }
+  }
+  void next_element() { anchor_ = integer(-8, 8); }
+  int integer(int from, int to) { return std::uniform_int_distribution(from, to)(random_); }
+  std::mt19937& random() { return random_; }
+
+ private:
+  int greatest_exponent() const {
+    return dtype_ == DType::f64      ? 1023
+           : dtype_ == DType::f8e4m3 ? 8
+                                     : -format_of(dtype_).least_exponent + 1;
+  }
+  bool one_in(int n) { return integer(1, n) == 1; }
+  double sign() { return one_in(2) ? -1 : 1; }
+  double special() {
+    if (dtype_ == DType::f8e4m3 || one_in(3)) return std::numeric_limits<double>::quiet_NaN();
+    return sign() * std::numeric_limits<double>::infinity();
+  }
+  double any() {
+    const std::uint64_t bits = std::uint64_t{random_()} << 32 | random_();
+    const double x = get(dtype_, reinterpret_cast<const std::byte*>(&bits));
+    return std::isfinite(x) ? x : 0;
+  }
+  /// A number of the dtype near x.
+  double rounded(double x) const {
+    const auto bits = bits_of(dtype_, x);
+    const double y = get(dtype_, reinterpret_cast<const std::byte*>(&bits));
+    return std::isfinite(y) ? y : 1;
+  }
+
+  DType dtype_;
+  std::mt19937 random_;
+  std::normal_distribution<double> normal_;
+  int anchor_ = 0;
+  double last_ = 1;
+};
+
+/// The same elements of several inputs.
+struct Problem {
+  DType dtype;
+  std::vector<std::vector<double>> addends;  ///< Of each element.
+  std::vector<std::vector<std::byte>> inputs;
+
+  Problem(Addends& data, DType of, int kind, std::size_t count, std::size_t elements)
+      : dtype(of), inputs(count, std::vector<std::byte>(elements * size_of(of))) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      data.next_element();
+      auto& element = addends.emplace_back(count);
+      for (auto& x : element) x = data.draw(kind);
+      std::ranges::shuffle(element, data.random());
+      for (std::size_t k = 0; k < count; ++k) {
+        const auto bits = bits_of(of, element[k]);
+        std::memcpy(&inputs[k][i * size_of(of)], &bits, size_of(of));
+      }
+    }
+  }
+  std::vector<const void*> pointers() const {
+    std::vector<const void*> all;
+    for (const auto& input : inputs) all.push_back(input.data());
+    return all;
+  }
+  /// The number of elements whose bits are not expected(i).
+  std::size_t wrong(const std::vector<std::byte>& out, std::size_t& first,
+                    Mutant mutant = Mutant::none) const {
+    std::size_t n = 0;
+    for (std::size_t i = addends.size(); i-- > 0;) {
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, &out[i * size_of(dtype)], size_of(dtype));
+      if (bits == bits_of(dtype, defined_sum(dtype, addends[i], mutant))) continue;
+      ++n;
+      first = i;
+    }
+    return n;
+  }
+};
+
+constexpr std::size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 64, 127};
+
+void check_sums(int rounds, std::uint32_t seed) {
+  const auto targets = kernel_targets();
+  for (const DType dtype : dtypes) {
+    Addends data(dtype, seed);
+    for (int round = 0; round < rounds; ++round) {
+      const int kind = round % Addends::kinds;
+      const auto count = counts[static_cast<std::size_t>(round) % std::size(counts)];
+      const Problem problem(data, dtype, kind, count,
+                            static_cast<std::size_t>(data.integer(1, 37)));
+      auto inputs = problem.pointers();
+      std::vector<std::byte> out(problem.inputs[0].size());
+      const auto check = [&](std::string_view by) {
+        std::size_t i = 0;
+        ASSERT_EQ(problem.wrong(out, i), 0U)
+            << by << ", " << name_of(dtype) << ", data of kind " << kind << ", " << count
+            << " addends, element " << i << " of " << problem.addends.size();
+      };
+      const auto n = problem.addends.size();
+      scalar::fold_reproducible(dtype, Kind::sum, out.data(), inputs, {}, n);
+      ASSERT_NO_FATAL_FAILURE(check("scalar"));
+      for (const auto target : targets) {
+        choose_kernel_target(target);
+        std::ranges::shuffle(inputs, data.random());
+        fold_reproducible(dtype, Kind::sum, out.data(), inputs, {}, n);
+        ASSERT_NO_FATAL_FAILURE(check(target));
+        auto place = problem.inputs[0];  // `out` is an input.
+        auto replaced = inputs;
+        std::ranges::replace(replaced, static_cast<const void*>(problem.inputs[0].data()),
+                             static_cast<const void*>(place.data()));
+        fold_reproducible(dtype, Kind::sum, place.data(), replaced, {}, n);
+        out = place;
+        ASSERT_NO_FATAL_FAILURE(check(target));
+      }
+    }
+  }
+  choose_kernel_target("");
+}
+
+TEST(ReproducibleSums, HaveTheBitsOfTheirDefinition) {
+  check_sums(1200, 1);
+}
+
+TEST(SlowReproducibleSums, HaveTheBitsOfTheirDefinition) {
+  for (std::uint32_t seed = 2; seed < 12; ++seed) check_sums(4000, seed);
+}
+
+/// The data tell the definition from what a wrong implementation computes.
+TEST(ReproducibleSums, TheDataNoticeMutants) {
+  for (const auto mutant : {Mutant::truncates_addends, Mutant::rounds_half_up, Mutant::doubles_unit,
+                            Mutant::bins_of_one, Mutant::keeps_zero_sign}) {
+    std::size_t wrong = 0;
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      Addends data(dtype, 1);
+      for (int round = 0; round < 300; ++round) {
+        const Problem problem(data, dtype, round % Addends::kinds,
+                              2 + static_cast<std::size_t>(round) % 8, 20);
+        std::vector<std::byte> out(problem.inputs[0].size());
+        fold_reproducible(dtype, Kind::sum, out.data(), problem.pointers(), {}, 20);
+        std::size_t first = 0;
+        wrong += problem.wrong(out, first, mutant);
+      }
+    }
+    EXPECT_GT(wrong, 0U) << "mutant " << static_cast<int>(mutant);
+  }
+}
+
+/// The left fold depends on the order; the test above would pass with data that never show it.
+TEST(ReproducibleSums, ALeftFoldOfTheDataDependsOnTheOrder) {
+  Addends data(DType::f32, 1);
+  const Problem problem(data, DType::f32, 5, 8, 1000);
+  auto inputs = problem.pointers();
+  std::vector<std::byte> forward(4000);
+  std::vector<std::byte> backward(4000);
+  fold(DType::f32, Kind::sum, forward.data(), inputs, {}, 1000);
+  std::ranges::reverse(inputs);
+  fold(DType::f32, Kind::sum, backward.data(), inputs, {}, 1000);
+  EXPECT_NE(forward, backward);
+}
+
+#if defined(__x86_64__)
+TEST(ReproducibleSums, TheControlRegisterDoesNotMatter) {
+  const auto before = _mm_getcsr();
+  for (const unsigned control : {0x8040U, 0x2000U, 0x4000U, 0x6000U}) {
+    for (const DType dtype : dtypes) {
+      Addends data(dtype, 3);
+      for (int round = 0; round < 60; ++round) {
+        const Problem problem(data, dtype, round % Addends::kinds,
+                              2 + static_cast<std::size_t>(round) % 4, 20);
+        std::vector<std::byte> out(problem.inputs[0].size());
+        const auto inputs = problem.pointers();
+        _mm_setcsr(before | control);
+        fold_reproducible(dtype, Kind::sum, out.data(), inputs, {}, 20);
+        const auto after = _mm_getcsr();
+        _mm_setcsr(before);
+        EXPECT_EQ(after & 0xffc0U, (before | control) & 0xffc0U);
+        std::size_t first = 0;
+        EXPECT_EQ(problem.wrong(out, first), 0U) << name_of(dtype) << ", " << control;
+      }
+    }
+  }
+}
+#endif
+
+TEST(ReproducibleSums, AveragesDivideTheSum) {
+  const float a = 1e8F;
+  const float b = -1e8F;
+  const float c = 1;
+  float out = 0;
+  const void* const inputs[] = {&a, &c, &b};
+  fold_reproducible(DType::f32, Kind::avg, &out, inputs, {}, 1);
+  EXPECT_EQ(out, 1.0F / 3);
+}
+
+TEST(ReproducibleSums, ProductsAreRoundedBeforeTheyAreAdded) {
+  const std::array<float, 2> x{3, 1.5F};  // A complex number.
+  const void* const inputs[] = {x.data(), x.data(), x.data()};
+  const double scales[] = {1e20, 0.5, -1e20};
+  std::array<float, 2> out{};
+  fold_reproducible(DType::complex64, Kind::premul_sum, out.data(), inputs, scales, 1);
+  EXPECT_EQ(out, (std::array<float, 2>{0, 0}));  // 0.5 is below the unit.
+  const double near[] = {16, 0.5, -16};
+  fold_reproducible(DType::complex64, Kind::premul_sum, out.data(), inputs, near, 1);
+  EXPECT_EQ(out, (std::array<float, 2>{1.5F, 0.75F}));
+}
+
+TEST(ReproducibleSums, ProductsOfFloatsHaveNone) {
+  EXPECT_FALSE(can_reproduce(DType::f32, Kind::prod));
+  EXPECT_TRUE(can_reproduce(DType::i32, Kind::prod));
+  EXPECT_TRUE(can_reproduce(DType::f16, Kind::max));
+  EXPECT_FALSE(can_reproduce(DType::f32, Kind::custom));
+}
+
+}  // namespace
+}  // namespace tutti::internal
