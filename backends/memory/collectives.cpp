@@ -84,7 +84,7 @@ void Collective::choose(bool in_entry, std::size_t largest_rows) {
 void Collective::choose_reduction(std::size_t bytes, bool in_entry) {
   if (in_entry && bytes <= inline_bytes) return;
   const bool scans = op_.kind == Operation::scan || op_.kind == Operation::exclusive_scan;
-  const auto most = fold_everything(static_cast<std::size_t>(size_));
+  const auto most = fold_everything(static_cast<std::size_t>(size_), op_.reproducible);
   if (!scans && bytes > most) {
     divide(bytes, least_piece);
     way_ = Way::slices;

@@ -18,9 +18,9 @@ std::string describe_thresholds() {
   row(0, "between the arrays, if peers can map them or all ranks are threads of one process");
   row(0, "otherwise through slots in rounds");
   text += fmt::format(
-      "reductions in slots: every rank folds arrays of up to {} bytes (2 ranks), {} / W (W > 2), "
-      "and its slice of larger ones\n",
-      fold_everything(2), fold_everything(1));
+      "reductions in slots: every rank folds arrays of up to {} bytes (2 ranks; reproducible: {}), "
+      "{} / W (W > 2), and its slice of larger ones\n",
+      fold_everything(2, false), fold_everything(2, true), fold_everything(1, false));
   return text;
 }
 

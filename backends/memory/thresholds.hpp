@@ -21,9 +21,10 @@ constexpr std::size_t read_piece = std::size_t{1} << 20;
 inline constexpr std::array tested_reads{std::size_t{32} << 10, std::size_t{256} << 10,
                                          std::size_t{4} << 20};
 /// In slots: the bytes of an array up to which each rank folds the whole arrays. Two ranks read as
-/// much as with a slice each, in one synchronisation less.
-constexpr std::size_t fold_everything(std::size_t ranks) noexcept {
-  return ranks == 2 ? std::size_t{64} << 10 : (std::size_t{32} << 10) / ranks;
+/// much as with a slice each, in one synchronisation less; a reproducible sum computes more.
+constexpr std::size_t fold_everything(std::size_t ranks, bool reproducible) noexcept {
+  if (ranks == 2) return std::size_t{reproducible ? 16U : 64U} << 10;
+  return (std::size_t{32} << 10) / ranks;
 }
 /// The least bytes of a round, and of the blocks in which its data is folded.
 constexpr std::size_t least_piece = std::size_t{16} << 10;

@@ -33,6 +33,8 @@ struct GroupOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(5);  ///< The default timeout of calls.
   std::string name = "world";     ///< Prefix of the group's keys in the store; shown in errors.
   std::optional<bool> checked{};  ///< Checked mode; empty: on if TUTTI_CHECK=1.
+  /// CallOptions::reproducible of every call; empty: on if TUTTI_REPRODUCIBLE=1.
+  std::optional<bool> reproducible{};
   /// The time after which a rank that has stopped, or whose host or link is down, counts as dead:
   /// calls that wait for it end with peer_lost. Equal on all ranks; from 100 ms to 24 h. 0: never,
   /// which a process under a debugger needs. Empty: TUTTI_DEAD_AFTER in seconds, or else 10 s. A

@@ -47,6 +47,7 @@ struct ReducerOptions {
   /// gradients in host memory. On the wire: 8 bytes per step, for which the host waits.
   bool average_over_rows = false;
   bool order_fixed = false;            ///< CallOptions::order_fixed of the reductions.
+  bool reproducible = false;           ///< CallOptions::reproducible of the reductions.
   std::chrono::nanoseconds timeout{};  ///< Timeout of each call; 0: the group's.
   Logger logger{};                     ///< Empty: default_logger().
   /// For hooks that compute, with gradients on a device.

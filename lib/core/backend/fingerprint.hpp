@@ -45,9 +45,10 @@ inline void add(Hash& hash, const Op& op) noexcept {
   // name.
   const auto dims = p2p ? 0 : by_rows ? shape.row_dims().size() : shape.ndim();
   hash.add(static_cast<std::uint64_t>(kind == Operation::recv ? Operation::send : kind) |
-           static_cast<std::uint64_t>(reduce) << 8 | static_cast<std::uint64_t>(op.reproducible) << 14 |
-           static_cast<std::uint64_t>(commutes) << 15 |
-           static_cast<std::uint64_t>(dtype) << 16 | static_cast<std::uint64_t>(dims) << 24 |
+           static_cast<std::uint64_t>(reduce) << 8 |
+           static_cast<std::uint64_t>(op.reproducible) << 14 |
+           static_cast<std::uint64_t>(commutes) << 15 | static_cast<std::uint64_t>(dtype) << 16 |
+           static_cast<std::uint64_t>(dims) << 24 |
            static_cast<std::uint64_t>(static_cast<std::uint32_t>(p2p ? 0 : op.root)) << 32);
   if (p2p) {
     hash.add(static_cast<std::uint64_t>(shape.numel()));

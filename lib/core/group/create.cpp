@@ -77,6 +77,7 @@ GroupOptions prepared(const GroupOptions& options, const MemberList* list = null
     o.logger = default_logger();
   }
   if (!o.checked) o.checked = environment_switch("TUTTI_CHECK", false);
+  if (!o.reproducible) o.reproducible = environment_switch("TUTTI_REPRODUCIBLE", false);
   if (!o.dead_after) o.dead_after = dead_after_of_environment();
   check_dead_after(o);
   return o;

@@ -118,13 +118,13 @@ void check_reduce(Op& op, DType dtype, const Bounds& b, const CallOptions& o) {
   const bool scan = op.kind == Operation::scan || op.kind == Operation::exclusive_scan;
   if (scan && kind == Kind::avg) [[unlikely]]
     failf(Errc::invalid_argument, "avg has no meaning in {}; use sum", name_of(op.kind));
-  op.reproducible = o.reproducible;
-  if (o.reproducible && !can_reproduce(dtype, kind)) [[unlikely]]
+  op.reproducible = o.reproducible || b.reproducible;
+  if (op.reproducible && !can_reproduce(dtype, kind)) [[unlikely]]
     failf(Errc::unsupported,
           "{} of {} is not reproducible: only sum, avg and premul_sum of floats are; use "
-          "order_fixed, or leave reproducible out",
+          "order_fixed without reproducible (TUTTI_REPRODUCIBLE)",
           name_of(kind), name_of(dtype));
-  if (o.reproducible && static_cast<std::size_t>(b.size) > most_addends) [[unlikely]]
+  if (op.reproducible && static_cast<std::size_t>(b.size) > most_addends) [[unlikely]]
     failf(Errc::unsupported, "a reproducible sum has at most {} addends; this group has {} ranks",
           most_addends, b.size);
 }

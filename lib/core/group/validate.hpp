@@ -13,7 +13,8 @@ namespace tutti::internal {
 struct Bounds {
   int rank = 0;
   int size = 1;
-  Device device{};  ///< The device on which arrays must be.
+  Device device{};            ///< The device on which arrays must be.
+  bool reproducible = false;  ///< GroupOptions::reproducible.
 };
 
 /// Checks dtype, size, address and device of an array. Errors call the array `what`. @throws Error

@@ -1,6 +1,8 @@
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -30,115 +32,118 @@ SumFn sum_of(DType) {
 
 namespace {
 
-/// Vectors of one element of every input.
+/// Vectors of one element of every input. `fixed`: the number of inputs, which are not scaled,
+/// known to the compiler, which then loads each once; 0: any.
+template <class E, std::size_t fixed>
 struct Terms {
+  using Element = E;
+  using D = typename E::Tag;
   Inputs inputs;
   Scales scales;
   bool average;
-  std::size_t offset;  // In bytes.
+  std::size_t offset = 0;  // In bytes.
+  std::array<const void*, fixed> arrays{};
 
-  template <class E>
-  auto load(typename E::Tag d, std::size_t k) const {
-    const auto x = E::load(d, at(inputs[k], offset));
-    if (scales.empty()) return x;
-    return hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<typename E::Tag>>(scales[k])));
+  Terms(Inputs of, Scales by, bool is_average) : inputs(of), scales(by), average(is_average) {
+    for (std::size_t k = 0; k < fixed; ++k) arrays[k] = of[k];
+  }
+  std::size_t count() const { return fixed == 0 ? inputs.size() : fixed; }
+  HWY_INLINE auto load(std::size_t k) const {
+    const D d;
+    const auto x = E::load(d, at(fixed == 0 ? inputs[k] : arrays[k], offset));
+    if (fixed != 0 || scales.empty()) return x;
+    return hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(scales[k])));
+  }
+  /// The largest magnitude, as bits.
+  HWY_INLINE auto top() const {
+    const hn::RebindToSigned<D> di;
+    const auto magnitude = hn::Set(di, std::numeric_limits<hn::TFromD<decltype(di)>>::max());
+    auto largest = hn::Zero(di);
+    for (std::size_t k = 0; k < count(); ++k)
+      largest = hn::Max(largest, hn::And(hn::BitCast(di, load(k)), magnitude));
+    return largest;
   }
 };
 
+template <class T>
+inline constexpr bool is_double = std::is_same_v<typename T::Element, Plain<double>>;
+
+/// Rounds addends to multiples of the unit. `limit`: the bits of 2^23 units (f64: 2^52), or a
+/// negative number where no addend is rounded. A larger addend is a multiple as it is; the sum of a
+/// smaller one and the limit has the unit in its last place.
+template <class D, class VI>
+HWY_INLINE hn::Vec<D> rounded(D d, VI limit, hn::Vec<D> x) {
+  const auto large = hn::CopySign(hn::BitCast(d, limit), x);
+  const auto is_small = hn::Lt(hn::BitCast(hn::RebindToSigned<D>(), hn::Abs(x)), limit);
+  return hn::IfThenElse(hn::RebindMask(d, is_small), hn::Sub(hn::Add(x, large), large), x);
+}
+
 /// a + b = sum + rest, exactly (Knuth's TwoSum).
 template <class V>
-void add_exactly(V a, V b, V& sum, V& rest) {
+HWY_INLINE void add_exactly(V a, V b, V& sum, V& rest) {
   sum = hn::Add(a, b);
   const V b_part = hn::Sub(sum, a);
   rest = hn::Add(hn::Sub(a, hn::Sub(sum, b_part)), hn::Sub(b, b_part));
 }
 
-/// a + b, rounded to odd: of two neighbours the one with an odd mantissa.
+/// sum + rest, the result of add_exactly(), rounded to odd: of two neighbours the one with an odd
+/// mantissa.
 template <class D>
-hn::Vec<D> add_to_odd(D d, hn::Vec<D> a, hn::Vec<D> b) {
+HWY_INLINE hn::Vec<D> rounded_to_odd(D d, hn::Vec<D> sum, hn::Vec<D> rest) {
   const hn::RebindToSigned<D> di;
-  auto sum = hn::Zero(d);
-  auto rest = hn::Zero(d);
-  add_exactly(a, b, sum, rest);
   const auto bits = hn::BitCast(di, sum);
   const auto one = hn::Set(di, 1);
-  const auto is_even = hn::Eq(hn::And(bits, one), hn::Zero(di));
   // Away from zero if the rest has the sign of the sum.
-  const auto same = hn::BroadcastSignBit(hn::Xor(bits, hn::BitCast(di, rest)));
-  const auto step = hn::Or(same, one);  // 1 or -1.
-  const auto moves = hn::And(is_even, hn::RebindMask(di, hn::Ne(rest, hn::Zero(d))));
+  const auto step = hn::Or(hn::BroadcastSignBit(hn::Xor(bits, hn::BitCast(di, rest))), one);
+  const auto is_even = hn::Eq(hn::And(bits, one), hn::Zero(di));
+  const auto moves = hn::And(is_even, hn::RebindMask(di, hn::Gt(hn::Abs(rest), hn::Zero(d))));
   return hn::BitCast(d, hn::Add(bits, hn::IfThenElseZero(moves, step)));
 }
 
-/// 1.5 * 2^52 times the power of two with this biased exponent: adding it rounds a smaller number
-/// to a multiple of that power, which the low bits then hold.
-template <class D, class VI>
-hn::Vec<D> magic(D d, VI biased) {
+template <class D>
+HWY_INLINE hn::Vec<D> with_canonical_nan(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
-  const auto exponent = hn::Add(biased, hn::Set(di, 52));
-  return hn::BitCast(d, hn::Or(hn::ShiftLeft<52>(exponent), hn::Set(di, std::int64_t{1} << 51)));
+  constexpr auto nan =
+      sizeof(hn::TFromD<D>) == 4 ? std::int64_t{0x7fc00000} : std::int64_t{0x7ff8} << 48;
+  const auto canonical = hn::Set(di, static_cast<hn::TFromD<decltype(di)>>(nan));
+  return hn::IfThenElse(hn::IsNaN(x), hn::BitCast(d, canonical), x);
 }
-
-/// integers * 2^(biased - 1023), exact for |integers| < 2^51.
-template <class D, class VI>
-hn::Vec<D> scaled_integers(D d, VI integers, VI biased) {
-  const hn::RebindToSigned<D> di;
-  const auto m = magic(d, biased);
-  return hn::Sub(hn::BitCast(d, hn::Add(hn::BitCast(di, m), integers)), m);
-}
-
-/// The sum of up to 15 integers of a double's magic addition fits in its mantissa.
-constexpr std::size_t few = 15;
 
 // ---- Addends of f32 -----------------------------------------------------------------------------
 
-/// Half a vector of sums of f32 addends, in f64: rounded to odd, or exact.
-template <class E>
-class HalfSums {
- public:
-  using D = typename E::Tag;
-  using DH = hn::Half<D>;
-  using DD = hn::Rebind<double, DH>;
+/// f64 adds this many multiples of the unit, of magnitudes up to 2^47 units, exactly.
+constexpr std::size_t most_exact = 63;
 
-  static auto widened(hn::Vec<D> x, bool upper) {
-    return hn::PromoteTo(DD(), upper ? hn::UpperHalf(DH(), x) : hn::LowerHalf(DH(), x));
-  }
-
-  /// For addends that are multiples of the unit: f64 holds every partial sum.
-  static auto exact(const Terms& terms, bool upper) {
-    auto sum = hn::Zero(DD());
-    for (std::size_t k = 0; k < terms.inputs.size(); ++k)
-      sum = hn::Add(sum, widened(terms.load<E>(D(), k), upper));
-    return sum;
-  }
-
-  /// `top`: the bits of the largest magnitude.
-  template <class VI>
-  static auto binned(const Terms& terms, VI top, bool upper) {
-    const DD dd;
-    const hn::RebindToSigned<DD> di;
-    const hn::RebindToSigned<DH> dh;
-    const auto half = upper ? hn::UpperHalf(dh, top) : hn::LowerHalf(dh, top);
-    const auto first = hn::And(hn::ShiftRight<23>(half), hn::Set(dh, 0xf0));  // 16 k.
-    const auto biased = hn::PromoteTo(di, hn::Add(first, hn::Set(dh, 1023 - 126 - 32)));
-    const auto m = magic(dd, biased);
-    auto sum = hn::Zero(di);
-    for (std::size_t k = 0; k < terms.inputs.size(); ++k) {
-      const auto x = hn::Add(widened(terms.load<E>(D(), k), upper), m);
-      sum = hn::Add(sum, hn::Sub(hn::BitCast(di, x), hn::BitCast(di, m)));
+/// The sum of half a vector of f32, in f64: exact, or rounded to odd.
+template <class T, class VI>
+HWY_INLINE auto sum_of_half(const T& terms, VI limit, bool rounds, bool upper) {
+  using D = typename T::D;
+  const hn::Half<D> half;
+  const hn::Rebind<double, hn::Half<D>> dd;
+  auto sum = hn::Zero(dd);
+  auto rests = hn::Zero(dd);
+  for (std::size_t k = 0; k < terms.count(); ++k) {
+    const auto x = rounds ? rounded(D(), limit, terms.load(k)) : terms.load(k);
+    const auto wide = hn::PromoteTo(dd, upper ? hn::UpperHalf(half, x) : hn::LowerHalf(half, x));
+    if (terms.count() <= most_exact) {
+      sum = hn::Add(sum, wide);
+    } else {
+      auto rest = hn::Zero(dd);
+      add_exactly(sum, wide, sum, rest);
+      rests = hn::Add(rests, rest);
     }
-    if (terms.inputs.size() <= few) return scaled_integers(dd, sum, biased);
-    const auto thirty_two = hn::Set(di, 32);
-    const auto lower = hn::And(sum, hn::Set(di, 0xffffffff));
-    return add_to_odd(dd, scaled_integers(dd, hn::ShiftRight<32>(sum), hn::Add(biased, thirty_two)),
-                      scaled_integers(dd, lower, biased));
   }
-};
+  if (terms.count() <= most_exact) return sum;
+  auto all = hn::Zero(dd);
+  auto rest = hn::Zero(dd);
+  add_exactly(sum, rests, all, rest);
+  return hn::IfThenElse(hn::IsFinite(sum), rounded_to_odd(dd, all, rest), sum);
+}
 
 /// Numbers of f64 in f32, rounded to odd, for one more rounding to fewer bits. Exact below the
 /// normal numbers of f32, where all sums are multiples of its least one.
 template <class DD>
-auto narrowed_to_odd(DD dd, hn::Vec<DD> x) {
+HWY_INLINE auto narrowed_to_odd(DD dd, hn::Vec<DD> x) {
   const hn::RebindToUnsigned<DD> du;
   constexpr std::uint64_t dropped = (std::uint64_t{1} << 29) - 1;
   const auto bits = hn::BitCast(du, x);
@@ -147,148 +152,134 @@ auto narrowed_to_odd(DD dd, hn::Vec<DD> x) {
   return hn::BitCast(dd, hn::Or(hn::Sub(bits, rest), odd));
 }
 
-/// Elements that f64 adds exactly whatever the bin.
-template <class E>
-inline constexpr bool is_small = sizeof(typename E::Stored) == 1 || std::is_same_v<E, Half>;
-template <class E>
-inline constexpr bool is_float = std::is_same_v<E, Plain<float>>;
-
 /// Writes one vector to `to`.
-template <class E>
-void sum_floats(std::byte* to, const Terms& terms) {
-  using D = typename E::Tag;
+template <class T>
+HWY_INLINE void sum_vector(std::byte* to, const T& terms) requires(!is_double<T>) {
+  using E = typename T::Element;
+  using D = typename T::D;
   const D d;
   const hn::RebindToSigned<D> di;
-  const hn::Half<D> dh;
-  const hn::Rebind<double, hn::Half<D>> dd;
-  constexpr std::int32_t infinity = 0x7f800000;
-  auto top = hn::Zero(di);
-  auto least = hn::Set(di, infinity);  // The smallest addend but zero.
-  for (std::size_t k = 0; k < terms.inputs.size(); ++k) {
-    const auto x = hn::And(hn::BitCast(di, terms.load<E>(d, k)), hn::Set(di, 0x7fffffff));
-    top = hn::Max(top, x);
-    least = hn::Min(least, hn::IfThenElse(hn::Eq(x, hn::Zero(di)), least, x));
-  }
-  const auto special = hn::Gt(top, hn::Set(di, infinity - 1));
-  // An addend is a multiple of the unit if E >= 16 k - 8.
-  const auto limit = hn::Sub(hn::And(top, hn::Set(di, 0x78000000)), hn::Set(di, 8 << 23));
-  auto inexact = hn::AndNot(special, hn::Lt(least, limit));
-  if constexpr (is_small<E>)
-    if (terms.scales.empty()) inexact = hn::FirstN(di, 0);
-
-  const bool none = hn::AllFalse(di, inexact);
-  auto lower = hn::Zero(dd);
-  auto upper = hn::Zero(dd);
-  if (none || !hn::AllFalse(di, special)) {
-    lower = HalfSums<E>::exact(terms, false);
-    upper = HalfSums<E>::exact(terms, true);
-  }
-  const bool to_odd = !is_float<E> && !terms.average;
-  const auto narrowed = [&](auto low, auto high) {
-    if (to_odd) {
-      low = narrowed_to_odd(dd, low);
-      high = narrowed_to_odd(dd, high);
+  constexpr bool is_float = std::is_same_v<E, Plain<float>>;
+  // Addends of these formats are multiples of the unit, unless they are scaled.
+  constexpr bool is_small = sizeof(typename E::Stored) == 1 || std::is_same_v<E, Half>;
+  const bool rounds = !is_small || !terms.scales.empty();
+  auto limit = hn::Zero(di);
+  if (rounds) limit = hn::Sub(hn::And(terms.top(), hn::Set(di, 0x78000000)), hn::Set(di, 8 << 23));
+  auto sum = hn::Zero(d);
+  if (is_float && terms.count() == 2) {
+    sum = hn::Add(rounded(d, limit, terms.load(0)), rounded(d, limit, terms.load(1)));
+    sum = hn::Add(sum, hn::Zero(d));  // A zero is +0.
+  } else {
+    auto lower = sum_of_half(terms, limit, rounds, false);
+    auto upper = sum_of_half(terms, limit, rounds, true);
+    const hn::Half<D> half;
+    const hn::Rebind<double, hn::Half<D>> dd;
+    if (!is_float && !terms.average) {
+      lower = narrowed_to_odd(dd, lower);
+      upper = narrowed_to_odd(dd, upper);
     }
-    return hn::Combine(d, hn::DemoteTo(dh, high), hn::DemoteTo(dh, low));
-  };
-  auto sum = narrowed(lower, upper);
-  if (!none) {
-    const auto binned =
-        narrowed(HalfSums<E>::binned(terms, top, false), HalfSums<E>::binned(terms, top, true));
-    sum = hn::IfThenElse(hn::RebindMask(d, special), sum, binned);
+    sum = hn::Combine(d, hn::DemoteTo(half, upper), hn::DemoteTo(half, lower));
   }
-  sum = hn::IfThenElse(hn::IsNaN(sum), hn::BitCast(d, hn::Set(di, 0x7fc00000)), sum);
-  if (terms.average) sum = hn::Div(sum, hn::Set(d, static_cast<float>(terms.inputs.size())));
+  sum = with_canonical_nan(d, sum);
+  if (terms.average) sum = hn::Div(sum, hn::Set(d, static_cast<float>(terms.count())));
   E::store(d, sum, to);
 }
 
 // ---- Addends of f64 -----------------------------------------------------------------------------
 
-void sum_doubles(std::byte* to, const Terms& terms) {
-  using E = Plain<double>;
-  const E::Tag d;
-  const hn::RebindToSigned<E::Tag> di;
-  constexpr std::int64_t infinity = std::int64_t{0x7ff} << 52;
-  auto top = hn::Zero(di);
-  const auto magnitudes = hn::Set(di, ~(std::int64_t{1} << 63));
-  for (std::size_t k = 0; k < terms.inputs.size(); ++k)
-    top = hn::Max(top, hn::And(hn::BitCast(di, terms.load<E>(d, k)), magnitudes));
-  const auto special = hn::Gt(top, hn::Set(di, infinity - 1));
+/// The rests of this many partial sums are multiples of the unit, and fewer than 2^53 of them.
+constexpr std::size_t few = 32;
 
-  // Addends are scaled by 2^-512 or 2^512, so that all powers of two below are normal numbers.
-  const auto first = hn::And(hn::ShiftRight<52>(top), hn::Set(di, 0x7e0));  // 32 k.
-  const auto is_large = hn::Gt(first, hn::Set(di, 1023));
-  const auto by = hn::IfThenElse(is_large, hn::Set(di, -512), hn::Set(di, 512));
-  const auto one = hn::Set(di, 1023);
-  const auto scale = hn::BitCast(d, hn::ShiftLeft<52>(hn::Add(one, by)));
-  const auto unscale = hn::BitCast(d, hn::ShiftLeft<52>(hn::Sub(one, by)));
-  // The unit of the slices is 2^(32 j - 1022), for the bins j = k, k - 1, k - 2.
-  const auto unit0 = hn::Add(hn::Add(first, by), hn::Set(di, 1));
-  const auto unit1 = hn::Sub(unit0, hn::Set(di, 32));
-  const auto unit2 = hn::Sub(unit0, hn::Set(di, 64));
-  const auto m0 = magic(d, unit0);
-  const auto m1 = magic(d, unit1);
-  const auto m2 = magic(d, unit2);
-  auto n0 = hn::Zero(di);
-  auto n1 = hn::Zero(di);
-  auto n2 = hn::Zero(di);
-  auto plain = hn::Zero(d);
-  const auto add = [&](auto& n, auto x, auto m) {
-    n = hn::Add(n, hn::Sub(hn::BitCast(di, x), hn::BitCast(di, m)));
-  };
-  for (std::size_t k = 0; k < terms.inputs.size(); ++k) {
-    const auto stored = terms.load<E>(d, k);
-    plain = hn::Add(plain, stored);
-    const auto x = hn::Mul(stored, scale);
-    const auto x0 = hn::Add(x, m0);
-    const auto rest0 = hn::Sub(x, hn::Sub(x0, m0));
-    const auto x1 = hn::Add(rest0, m1);
-    const auto rest1 = hn::Sub(rest0, hn::Sub(x1, m1));
-    add(n0, x0, m0);
-    add(n1, x1, m1);
-    add(n2, hn::Add(rest1, m2), m2);
+/// The sum of rounded addends, rounded once.
+template <class T, class VI>
+HWY_INLINE auto sum_with_rests(const T& terms, VI limit, hn::Vec<typename T::D> scale) {
+  const typename T::D d;
+  auto sum = hn::Zero(d);
+  auto rests = hn::Zero(d);
+  auto rest = hn::Zero(d);
+  auto last_rests = hn::Zero(d);  // Those of `rests`.
+  for (std::size_t k = 0; k < terms.count(); ++k) {
+    add_exactly(sum, hn::Mul(rounded(d, limit, terms.load(k)), scale), sum, rest);
+    if (terms.count() <= few) {
+      rests = hn::Add(rests, rest);
+    } else {
+      add_exactly(rests, rest, rests, rest);
+      last_rests = hn::Add(last_rests, rest);
+    }
   }
-  // The exact sum of three numbers, rounded once (Boldo and Melquiond, "Emulation of FMA and
-  // correctly rounded sums: proved algorithms using rounding to odd", 2008).
-  auto a = hn::Zero(d);
-  auto b = hn::Zero(d);
-  auto c = hn::Zero(d);
-  auto e = hn::Zero(d);
-  add_exactly(scaled_integers(d, n1, unit1), scaled_integers(d, n2, unit2), a, b);
-  add_exactly(scaled_integers(d, n0, unit0), a, c, e);
-  const auto sum = hn::Mul(hn::Add(c, add_to_odd(d, e, b)), unscale);
-  auto result = hn::IfThenElse(hn::RebindMask(d, special), plain, sum);
-  const auto nan = hn::BitCast(d, hn::Set(di, std::int64_t{0x7ff8} << 48));
-  result = hn::IfThenElse(hn::IsNaN(result), nan, result);
-  if (terms.average) result = hn::Div(result, hn::Set(d, static_cast<double>(terms.inputs.size())));
-  E::store(d, result, to);
+  if (terms.count() <= few) return hn::Add(sum, rests);
+  // Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
+  // rounding to odd", 2008.
+  add_exactly(rests, last_rests, rests, last_rests);
+  add_exactly(sum, rests, sum, rests);
+  add_exactly(rests, last_rests, rests, rest);
+  return hn::Add(sum, rounded_to_odd(d, rests, rest));
+}
+
+/// For vectors with addends of which a partial sum could overflow, or that are not finite.
+template <class T, class VI>
+HWY_NOINLINE hn::Vec<typename T::D> sum_of_large(T terms, VI top, VI limit) {
+  const typename T::D d;
+  const hn::RebindToSigned<typename T::D> di;
+  const auto is_large = hn::RebindMask(d, hn::Gt(top, hn::Set(di, std::int64_t{0x7c0} << 52)));
+  const auto one = hn::Set(d, 1.0);
+  const auto sum =
+      hn::Mul(sum_with_rests(terms, limit, hn::IfThenElse(is_large, hn::Set(d, 0x1p-64), one)),
+              hn::IfThenElse(is_large, hn::Set(d, 0x1p64), one));
+  auto plain = hn::Zero(d);
+  for (std::size_t k = 0; k < terms.count(); ++k) plain = hn::Add(plain, terms.load(k));
+  const auto special = hn::Gt(top, hn::Set(di, (std::int64_t{0x7ff} << 52) - 1));
+  return with_canonical_nan(d, hn::IfThenElse(hn::RebindMask(d, special), plain, sum));
+}
+
+template <class T>
+HWY_INLINE void sum_vector(std::byte* to, const T& terms) requires(is_double<T>) {
+  const typename T::D d;
+  const hn::RebindToSigned<typename T::D> di;
+  const auto top = terms.top();
+  const auto limit = hn::Sub(hn::And(top, hn::Set(di, std::int64_t{0x7e0} << 52)),
+                             hn::Set(di, std::int64_t{11} << 52));
+  auto sum = hn::Zero(d);
+  if (HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(top, hn::Set(di, std::int64_t{0x7c0} << 52)))))
+    sum = sum_of_large(terms, top, limit);
+  else if (terms.count() == 2)
+    sum = hn::Add(hn::Add(rounded(d, limit, terms.load(0)), rounded(d, limit, terms.load(1))),
+                  hn::Zero(d));
+  else
+    sum = sum_with_rests(terms, limit, hn::Set(d, 1.0));
+  if (terms.average) sum = hn::Div(sum, hn::Set(d, static_cast<double>(terms.count())));
+  Plain<double>::store(d, sum, to);
 }
 
 // ---- Arrays -------------------------------------------------------------------------------------
 
-template <class E>
-void sum_vector(std::byte* to, const Terms& terms) {
-  if constexpr (std::is_same_v<E, Plain<double>>)
-    sum_doubles(to, terms);
-  else
-    sum_floats<E>(to, terms);
+template <class T>
+HWY_NOINLINE void sum_last(std::byte* to, T terms) {
+  sum_vector(to, terms);
+}
+
+template <class T>
+void sum_all(void* out, T terms, std::size_t n) {
+  constexpr std::size_t element = sizeof(typename T::Element::Stored);
+  const typename T::D d;
+  const std::size_t vector = hn::Lanes(d) * element;
+  // The last vector overlaps the one before it, whose inputs may be in `out`.
+  HWY_ALIGN std::byte last[hn::MaxLanes(d) * element];
+  terms.offset = n * element - vector;
+  sum_last(last, terms);
+  for (terms.offset = 0; terms.offset + vector <= n * element; terms.offset += vector)
+    sum_vector(at(out, terms.offset), terms);
+  const std::size_t rest = n * element - terms.offset;
+  std::memcpy(at(out, terms.offset), last + vector - rest, rest);
 }
 
 template <class E>
-void sum(void* out, Inputs inputs, Scales scales, bool average, std::size_t n) noexcept {
-  constexpr std::size_t element = sizeof(typename E::Stored);
-  const typename E::Tag d;
-  const std::size_t lanes = hn::Lanes(d);
-  Terms terms{inputs, scales, average, 0};
-  // The last vector overlaps the one before it, whose inputs may be in `out`.
-  HWY_ALIGN std::byte last[hn::MaxLanes(d) * element];
-  terms.offset = (n - lanes) * element;
-  sum_vector<E>(last, terms);
-  for (terms.offset = 0; terms.offset + lanes * element <= n * element;
-       terms.offset += lanes * element)
-    sum_vector<E>(at(out, terms.offset), terms);
-  const std::size_t rest = n % lanes * element;
-  std::memcpy(at(out, terms.offset), last + lanes * element - rest, rest);
+void sum(void* out, Inputs inputs, Scales scales, bool average, std::size_t n) {
+  if (inputs.size() == 2 && scales.empty())
+    return sum_all(out, Terms<E, 2>(inputs, scales, average), n);
+  if (inputs.size() == 4 && scales.empty())
+    return sum_all(out, Terms<E, 4>(inputs, scales, average), n);
+  sum_all(out, Terms<E, 0>(inputs, scales, average), n);
 }
 
 /// `per_element`: 2 for complex numbers.

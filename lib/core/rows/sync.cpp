@@ -11,6 +11,7 @@
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
 #include "kernels/reduce_types.hpp"
+#include "kernels/reproducible.hpp"
 #include "rows/gather_arrays.hpp"
 #include "rows/row_views.hpp"
 #include "values/bytes.hpp"
@@ -21,16 +22,18 @@ namespace {
 
 /// True if the group's device cannot reduce these numbers, so that the host must gather and combine
 /// them. False for an unknown operation, which the call refuses.
-bool is_combined_on_host(ProcessGroup& group, DType dtype, const ReduceOp& op, bool order_fixed) {
+bool is_combined_on_host(ProcessGroup& group, DType dtype, const ReduceOp& op,
+                         const CallOptions& options) {
   return !internal::on_host(group) && internal::can_reduce(dtype, op.kind) &&
-         (order_fixed || !group.supports(Operation::all_reduce, dtype, op));
+         (options.order_fixed || options.reproducible ||
+          !group.supports(Operation::all_reduce, dtype, op));
 }
 
 /// Reduces numbers in host memory over all ranks. Gathers and combines them here if the group's
 /// device cannot reduce them.
 void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
                     const CallOptions& options) try {
-  if (!is_combined_on_host(group, data.dtype, op, options.order_fixed))
+  if (!is_combined_on_host(group, data.dtype, op, options))
     return internal::host_call(
         group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options);
   const auto ranks = static_cast<std::size_t>(group.size());
@@ -47,7 +50,8 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
                       options);
   std::vector<const void*> parts;
   for (std::size_t r = 0; r < ranks; ++r) parts.push_back(all.data() + r * data.bytes());
-  internal::fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
+  const auto fold = options.reproducible ? internal::fold_reproducible : internal::fold;
+  fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
 } catch (...) {
   internal::end_calls(group);
 }

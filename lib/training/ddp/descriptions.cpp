@@ -27,9 +27,10 @@ std::string describe(std::span<const Parameter> parameters, std::span<const Para
   std::string text = fmt::format(
       "first_bucket_cap {}, bucket_cap {}, find_unused_parameters {}, "
       "gradient_as_bucket_view {}, rebuild_buckets {}, check_steps {}, divisor {}, "
-      "average_over_rows {}, order_fixed {}, in host memory {}\n",
+      "average_over_rows {}, order_fixed {}, reproducible {}, in host memory {}\n",
       o.first_bucket_cap, o.bucket_cap, o.find_unused_parameters, o.gradient_as_bucket_view,
-      o.rebuild_buckets, o.check_steps, o.divisor, o.average_over_rows, o.order_fixed, on_host);
+      o.rebuild_buckets, o.check_steps, o.divisor, o.average_over_rows, o.order_fixed,
+      o.reproducible, on_host);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     text += describe("parameter", i, parameters[i]);
   for (std::size_t i = 0; i < buffers.size(); ++i) text += describe("buffer", i, buffers[i]);

@@ -72,7 +72,7 @@ struct GradientReducer::Impl {
     calls.set_hook(old.calls.hook());
   }
   static CallOptions call_of(const ReducerOptions& o) {
-    return {.timeout = o.timeout, .order_fixed = o.order_fixed};
+    return {.timeout = o.timeout, .order_fixed = o.order_fixed, .reproducible = o.reproducible};
   }
 
   void set_divisor(double d) {

@@ -20,7 +20,10 @@ bool is_number_of_rows(double rows) noexcept {
 RowAverage::RowAverage(ProcessGroup& group, const ReducerOptions& options)
     : group_(group),
       on_(options.average_over_rows),
-      call_{.timeout = options.timeout, .order_fixed = options.order_fixed, .name = "ddp rows"} {}
+      call_{.timeout = options.timeout,
+            .order_fixed = options.order_fixed,
+            .reproducible = options.reproducible,
+            .name = "ddp rows"} {}
 
 void RowAverage::add(std::optional<double> rows) noexcept {
   if ((!rows && !on_) || !is_number_of_rows(mine_)) return;

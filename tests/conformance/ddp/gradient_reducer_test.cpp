@@ -56,6 +56,12 @@ TEST_P(Reducer, TrainsAsOneProcessWithFixedOrder) {
   expect_trains(GetParam(), options);
 }
 
+TEST_P(Reducer, TrainsAsOneProcessWithReproducibleSums) {
+  auto options = small_buckets();
+  options.reproducible = reproduces(GetParam().backend);
+  expect_trains(GetParam(), options);
+}
+
 TEST_P(Reducer, ReducesGradientsThatLiveInTheBuckets) {
   const auto want = trained_alone<double>(1, 10);
   on_ranks(GetParam(), [&](ProcessGroup& group) {

@@ -192,6 +192,25 @@ TEST_P(ReproducibleSums, TheOrderOfTheRanksDoesNotMatter) {
     }
 }
 
+// In f32, 2^24 + 1 - 2^24 is 0 from left to right.
+TEST_P(ReproducibleSums, TheGroupsOptionIsOfAllCalls) {
+  if (!reproduces(world().backend)) GTEST_SKIP() << "over NCCL the order is NCCL's";
+  on_fresh_ranks(
+      world(),
+      [&](ProcessGroup& group) {
+        const int rank = group.rank();
+        const Buffer data(group, floats(DType::f32, {rank == 0   ? 0x1p24F
+                                                     : rank == 1 ? 1.0F
+                                                     : rank == 2 ? -0x1p24F
+                                                                 : 0.0F}));
+        auto half = group.split(0);
+        half->all_reduce(data);
+        const std::vector<float> sums{0x1p24F, 0x1p24F, 1, 1};
+        EXPECT_TRUE(same(data.read(), floats(DType::f32, {sums[index(group.size() - 1)]})));
+      },
+      {.adjust = [](GroupOptions& options) { options.reproducible = true; }});
+}
+
 TEST_P(ReproducibleSums, ProductsOfFloatsAndCustomReductionsAreRefused) {
   const auto first = ReduceOp::custom([](const void*, void*, std::int64_t, DType, void*) {}, true);
   on_ranks(world(), [&](ProcessGroup& group) {

@@ -63,6 +63,13 @@ std::uint64_t bits_of(DType dtype, double value) {
   return test::small_format(dtype).encode(value);
 }
 
+/// A number of the dtype near x, or 1.
+double rounded_to(DType dtype, double x) {
+  const auto bits = bits_of(dtype, x);
+  const double y = get(dtype, reinterpret_cast<const std::byte*>(&bits));
+  return std::isfinite(y) ? y : 1;
+}
+
 // ---- The definition -----------------------------------------------------------------------------
 
 /// What a wrong implementation does.
@@ -171,7 +178,10 @@ class Addends {
         return one_in(6) ? special() : sign() * (one_in(2) ? 0.0 : rounded(normal_(random_)));
     }
   }
-  void next_element() { anchor_ = integer(-8, 8); }
+  void next_element() {
+    anchor_ = integer(-8, 8);
+    kind_of_special_ = integer(0, 3);
+  }
   int integer(int from, int to) { return std::uniform_int_distribution(from, to)(random_); }
   std::mt19937& random() { return random_; }
 
@@ -184,25 +194,22 @@ class Addends {
   bool one_in(int n) { return integer(1, n) == 1; }
   double sign() { return one_in(2) ? -1 : 1; }
   double special() {
-    if (dtype_ == DType::f8e4m3 || one_in(3)) return std::numeric_limits<double>::quiet_NaN();
-    return sign() * std::numeric_limits<double>::infinity();
+    const int kind = kind_of_special_ == 0 ? integer(1, 3) : kind_of_special_;  // One, or all.
+    if (dtype_ == DType::f8e4m3 || kind == 3) return std::numeric_limits<double>::quiet_NaN();
+    return (kind == 1 ? -1 : 1) * std::numeric_limits<double>::infinity();
   }
   double any() {
     const std::uint64_t bits = std::uint64_t{random_()} << 32 | random_();
     const double x = get(dtype_, reinterpret_cast<const std::byte*>(&bits));
     return std::isfinite(x) ? x : 0;
   }
-  /// A number of the dtype near x.
-  double rounded(double x) const {
-    const auto bits = bits_of(dtype_, x);
-    const double y = get(dtype_, reinterpret_cast<const std::byte*>(&bits));
-    return std::isfinite(y) ? y : 1;
-  }
+  double rounded(double x) const { return rounded_to(dtype_, x); }
 
   DType dtype_;
   std::mt19937 random_;
   std::normal_distribution<double> normal_;
   int anchor_ = 0;
+  int kind_of_special_ = 0;
   double last_ = 1;
 };
 
@@ -291,6 +298,39 @@ TEST(ReproducibleSums, HaveTheBitsOfTheirDefinition) {
 
 TEST(SlowReproducibleSums, HaveTheBitsOfTheirDefinition) {
   for (std::uint32_t seed = 2; seed < 12; ++seed) check_sums(4000, seed);
+}
+
+// Partial sums are far above the unit, in which the least addends have bits, and cancel at the end.
+TEST(ReproducibleSums, ManyAddendsKeepTheirLastBits) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    std::mt19937_64 random(5);
+    const int below = dtype == DType::f64 ? 43 : 15;
+    std::vector<std::vector<double>> addends(16, std::vector<double>(most_addends));
+    std::vector<std::vector<std::byte>> inputs(most_addends,
+                                               std::vector<std::byte>(16 * size_of(dtype)));
+    std::vector<const void*> arrays;
+    for (std::size_t k = 0; k < most_addends; ++k) {
+      for (std::size_t i = 0; i < 16; ++i) {
+        const double x = 1 + std::ldexp(static_cast<double>(random() >> 11U), -53);
+        const double addend = k < 15                     ? std::ldexp(x, -below)
+                              : k < most_addends / 2 + 8 ? x
+                                                         : -addends[i][k - most_addends / 2 + 7];
+        const auto bits = bits_of(dtype, rounded_to(dtype, addend));
+        std::memcpy(&inputs[k][i * size_of(dtype)], &bits, size_of(dtype));
+        addends[i][k] = get(dtype, &inputs[k][i * size_of(dtype)]);
+      }
+      arrays.push_back(inputs[k].data());
+    }
+    for (const auto target : kernel_targets()) {
+      choose_kernel_target(target);
+      std::vector<std::byte> out(16 * size_of(dtype));
+      fold_reproducible(dtype, Kind::sum, out.data(), arrays, {}, 16);
+      for (std::size_t i = 0; i < 16; ++i)
+        EXPECT_EQ(get(dtype, &out[i * size_of(dtype)]), defined_sum(dtype, addends[i]))
+            << target << ", " << name_of(dtype) << ", element " << i;
+    }
+    choose_kernel_target("");
+  }
 }
 
 /// The data tell the definition from what a wrong implementation computes.
