@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/reproducible.hpp"
-
 #include "support/dtypes.hpp"
 
 namespace tutti::test {
@@ -97,15 +95,8 @@ CallOptions options_of(const Variant& variant) {
 
 Array result_of(const Variant& variant, ReduceOp::Kind kind, std::span<const Array> inputs,
                 std::span<const double> scales) {
-  if (!variant.reproducible) return reduce_in_order(kind, inputs, scales);
-  Array out(inputs[0].dtype(), inputs[0].shape());
-  std::vector<const void*> arrays;
-  for (const auto& input : inputs) arrays.push_back(input.bytes().data());
-  const auto used =
-      kind == ReduceOp::Kind::premul_sum ? scales.first(inputs.size()) : std::span<const double>();
-  internal::fold_reproducible(out.dtype(), kind, out.bytes().data(), arrays, used,
-                              static_cast<std::size_t>(out.shape().numel()));
-  return out;
+  return variant.reproducible ? reduce_reproducibly(kind, inputs, scales)
+                              : reduce_in_order(kind, inputs, scales);
 }
 
 std::string to_string(const Layout& layout) {

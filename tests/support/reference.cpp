@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "support/dtypes.hpp"
+#include "support/reproducible_sum.hpp"
 
 namespace tutti::test {
 
@@ -126,6 +127,15 @@ T reduce_element(Kind kind, std::span<const Array> inputs, std::span<const doubl
   return T(sum);
 }
 
+/// `part(k)`: the addend of input k, in the accumulation type W of T.
+template <typename T, typename W, typename Part>
+W sum_reproducibly(Kind kind, std::size_t count, const Part& part) {
+  std::vector<double> addends;
+  for (std::size_t k = 0; k < count; ++k) addends.push_back(part(k));
+  if (kind != Kind::avg) return static_cast<W>(reproducible_sum(dtype_of<T>, addends));
+  return static_cast<W>(reproducible_sum(dtype_of<W>, addends)) / static_cast<W>(count);
+}
+
 template <typename T>
 T lowest_of() {
   if constexpr (std::is_same_v<T, Float8E4M3>)
@@ -210,6 +220,37 @@ Array reduce_in_order(Kind kind, std::span<const Array> inputs, std::span<const 
   visit_dtype(out.dtype(), [&]<typename T>() {
     for (std::int64_t i = 0; i < out.numel(); ++i)
       out.put<T>(i, reduce_element<T>(kind, inputs, scales, i));
+  });
+  return out;
+}
+
+Array reduce_reproducibly(Kind kind, std::span<const Array> inputs,
+                          std::span<const double> scales) {
+  Array out(inputs[0].dtype(), inputs[0].shape());
+  visit_dtype(out.dtype(), [&]<typename T>() {
+    if constexpr (is_float_type<T> || is_complex_type<T>) {
+      for (std::int64_t i = 0; i < out.shape().numel(); ++i) {
+        const auto scaled = [&](std::size_t k, auto x) {
+          return kind == Kind::premul_sum ? x * static_cast<decltype(x)>(scales[k]) : x;
+        };
+        if constexpr (is_complex_type<T>) {
+          using R = typename T::value_type;
+          const auto sum = [&](auto component) {
+            return sum_reproducibly<R, R>(kind, inputs.size(), [&](std::size_t k) {
+              return scaled(k, component(inputs[k].get<T>(i)));
+            });
+          };
+          out.put<T>(i, T(sum([](T x) { return x.real(); }), sum([](T x) { return x.imag(); })));
+        } else {
+          using W = Wide<T>;
+          out.put<T>(i, T(sum_reproducibly<T, W>(kind, inputs.size(), [&](std::size_t k) {
+                       return scaled(k, W(inputs[k].get<T>(i)));
+                     })));
+        }
+      }
+    } else {
+      throw std::logic_error("only floats have reproducible sums");
+    }
   });
   return out;
 }

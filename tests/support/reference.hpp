@@ -22,6 +22,10 @@ std::vector<ReduceOp::Kind> kinds_of(DType dtype);
 Array reduce_in_order(ReduceOp::Kind kind, std::span<const Array> inputs,
                       std::span<const double> scales = {});
 
+/// The reproducible sum of floats, for sum, avg and premul_sum.
+Array reduce_reproducibly(ReduceOp::Kind kind, std::span<const Array> inputs,
+                          std::span<const double> scales = {});
+
 /// e with op(e, x) == x; 0 for avg.
 Array identity(ReduceOp::Kind kind, DType dtype, const Shape& shape);
 

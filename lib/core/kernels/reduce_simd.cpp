@@ -18,7 +18,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/elements_simd.hpp"
+#include "kernels/elements_simd.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::internal::simd::HWY_NAMESPACE {

@@ -40,10 +40,9 @@ bool can_reproduce(DType dtype, ReduceOp::Kind kind) noexcept;
 /// reproducible by themselves are folded by fold(). At most most_addends inputs. Rounds to nearest
 /// and keeps subnormal numbers, whatever the thread's control register says.
 /// @pre can_reproduce(dtype, kind)
-[[gnu::visibility("default")]] void fold_reproducible(DType dtype, ReduceOp::Kind kind, void* out,
-                                                      std::span<const void* const> inputs,
-                                                      std::span<const double> scales,
-                                                      std::size_t n) noexcept;
+void fold_reproducible(DType dtype, ReduceOp::Kind kind, void* out,
+                       std::span<const void* const> inputs, std::span<const double> scales,
+                       std::size_t n) noexcept;
 
 }  // namespace tutti::internal
 

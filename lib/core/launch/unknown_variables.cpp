@@ -14,14 +14,19 @@ constexpr std::string_view prefix = "TUTTI_";
 constexpr std::string_view of_tests = "TUTTI_TEST_";
 
 // tests/lint/environment.py compares them with docs/environment.md.
-constexpr std::array<std::string_view, 25> known_variables{
-    "BACKEND",         "CHECK",        "DEAD_AFTER", "DEVICE_BACKEND",
-    "HOSTS",           "IFNAME",       "JOB",        "LOCAL_RANK",
-    "LOCAL_SIZE",      "LOG",          "NODE",       "POLL_NS",
-    "PORTS",           "RANK",         "SHM_READS",  "SIZE",
-    "STORE",           "STORE_HOSTED", "STORE_OPEN", "STORE_PORT",
-    "TCP_CONNECTIONS", "TLS",          "TOKEN",      "TOKEN_FILE",
-    "TRACE_DIR"};
+constexpr std::array<std::string_view, 26> known_variables{"BACKEND",      "CHECK",
+                                                           "DEAD_AFTER",   "DEVICE_BACKEND",
+                                                           "HOSTS",        "IFNAME",
+                                                           "JOB",          "LOCAL_RANK",
+                                                           "LOCAL_SIZE",   "LOG",
+                                                           "NODE",         "POLL_NS",
+                                                           "PORTS",        "RANK",
+                                                           "REPRODUCIBLE", "SHM_READS",
+                                                           "SIZE",         "STORE",
+                                                           "STORE_HOSTED", "STORE_OPEN",
+                                                           "STORE_PORT",   "TCP_CONNECTIONS",
+                                                           "TLS",          "TOKEN",
+                                                           "TOKEN_FILE",   "TRACE_DIR"};
 
 /// The least number of letters to add, remove or change (Levenshtein).
 std::size_t edit_distance(std::string_view a, std::string_view b) {

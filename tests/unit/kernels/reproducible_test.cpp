@@ -27,27 +27,20 @@
 #include "kernels/kernel_target.hpp"
 #include "kernels/reduce.hpp"
 
+#include "support/reproducible_sum.hpp"
 #include "support/small_format.hpp"
 
 namespace tutti::internal {
 namespace {
 
+using test::FloatFormat;
+using test::format_of;
+using test::Mutant;
+using test::reproducible_sum;
 using Kind = ReduceOp::Kind;
-__extension__ using Int128 = __int128;
 constexpr DType dtypes[] = {DType::f32,  DType::f64,    DType::f16,
                             DType::bf16, DType::f8e4m3, DType::f8e5m2};
 
-/// The numbers of a dtype, for computations in f64 and integers.
-struct Format {
-  int digits;          ///< With the hidden bit.
-  int least_exponent;  ///< Of normal numbers.
-};
-Format format_of(DType dtype) {
-  if (dtype == DType::f64) return {53, -1022};
-  if (dtype == DType::f32) return {24, -126};
-  const auto f = test::small_format(dtype);
-  return {f.man_bits + 1, 2 - (1 << (f.exp_bits - 1))};
-}
 double get(DType dtype, const std::byte* from) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, from, size_of(dtype));
@@ -70,74 +63,6 @@ double rounded_to(DType dtype, double x) {
   return std::isfinite(y) ? y : 1;
 }
 
-// ---- The definition -----------------------------------------------------------------------------
-
-/// What a wrong implementation does.
-enum class Mutant {
-  none,
-  truncates_addends,
-  rounds_half_up,
-  doubles_unit,
-  bins_of_one,
-  keeps_zero_sign
-};
-
-/// s * 2^exponent, rounded to a number of the format with any exponent; f64 holds it.
-double nearest(Int128 s, int exponent, const Format& format) {
-  const bool negative = s < 0;
-  __extension__ using Magnitude = unsigned __int128;
-  auto m = negative ? -static_cast<Magnitude>(s) : static_cast<Magnitude>(s);
-  bool below = false;  // The bits that were dropped: the last one, and whether others were set.
-  bool half = false;
-  const auto fits = [&] {
-    return m >> format.digits == 0 && exponent >= format.least_exponent - (format.digits - 1);
-  };
-  while (!fits()) {
-    below = below || half;
-    half = (m & 1) != 0;
-    m >>= 1;
-    ++exponent;
-  }
-  if (half && (below || (m & 1) != 0)) ++m;
-  const double value = std::ldexp(static_cast<double>(static_cast<std::uint64_t>(m)), exponent);
-  return negative ? -value : value;
-}
-
-double defined_sum(DType dtype, std::span<const double> addends, Mutant mutant = Mutant::none) {
-  const Format of = format_of(dtype == DType::f64 ? DType::f64 : DType::f32);
-  const int width = dtype == DType::f64 ? 32 : 16;
-  double special = 0;
-  int largest = 0;  // A biased exponent.
-  bool all_minus_zero = true;
-  for (const double x : addends) {
-    if (!std::isfinite(x)) special += x;
-    all_minus_zero = all_minus_zero && x == 0 && std::signbit(x);
-    if (std::isfinite(x) && x != 0)
-      largest = std::max(largest, std::ilogb(x) - of.least_exponent + 1);
-  }
-  if (std::isnan(special) || special != 0) return special;
-  if (mutant == Mutant::keeps_zero_sign && all_minus_zero) return -0.0;
-  int unit = width * (largest / width - 2) + of.least_exponent;
-  if (mutant == Mutant::doubles_unit) ++unit;
-  if (mutant == Mutant::bins_of_one) unit = largest - 2 * width + of.least_exponent;
-  Int128 sum = 0;
-  for (const double x : addends) {
-    int exponent = 0;
-    const double fraction = std::frexp(std::fabs(x), &exponent);
-    const auto mantissa = static_cast<std::uint64_t>(std::ldexp(fraction, 53));
-    const int shift = exponent - 53 - unit;
-    Int128 part = shift >= 0 ? Int128{mantissa} << shift : shift > -64 ? mantissa >> -shift : 0;
-    if (shift < 0 && shift > -64) {
-      const auto rest = mantissa & ((std::uint64_t{1} << -shift) - 1);
-      const auto half = std::uint64_t{1} << (-shift - 1);
-      const bool odd = part % 2 != 0 || mutant == Mutant::rounds_half_up;
-      if (mutant != Mutant::truncates_addends && (rest > half || (rest == half && odd))) ++part;
-    }
-    sum += std::signbit(x) ? -part : part;
-  }
-  return nearest(sum, unit, format_of(dtype));
-}
-
 // ---- Data ---------------------------------------------------------------------------------------
 
 /// Addends of one element, of a kind that finds certain faults. Normal data alone finds few.
@@ -147,7 +72,7 @@ class Addends {
   Addends(DType dtype, std::uint32_t seed) : dtype_(dtype), random_(seed) {}
 
   double draw(int kind) {
-    const Format f = format_of(dtype_);
+    const FloatFormat f = format_of(dtype_);
     const int greatest = greatest_exponent();
     const int width = dtype_ == DType::f64 ? 32 : 16;
     switch (kind) {
@@ -244,7 +169,7 @@ struct Problem {
     for (std::size_t i = addends.size(); i-- > 0;) {
       std::uint64_t bits = 0;
       std::memcpy(&bits, &out[i * size_of(dtype)], size_of(dtype));
-      if (bits == bits_of(dtype, defined_sum(dtype, addends[i], mutant))) continue;
+      if (bits == bits_of(dtype, reproducible_sum(dtype, addends[i], mutant))) continue;
       ++n;
       first = i;
     }
@@ -326,7 +251,7 @@ TEST(ReproducibleSums, ManyAddendsKeepTheirLastBits) {
       std::vector<std::byte> out(16 * size_of(dtype));
       fold_reproducible(dtype, Kind::sum, out.data(), arrays, {}, 16);
       for (std::size_t i = 0; i < 16; ++i)
-        EXPECT_EQ(get(dtype, &out[i * size_of(dtype)]), defined_sum(dtype, addends[i]))
+        EXPECT_EQ(get(dtype, &out[i * size_of(dtype)]), reproducible_sum(dtype, addends[i]))
             << target << ", " << name_of(dtype) << ", element " << i;
     }
     choose_kernel_target("");
