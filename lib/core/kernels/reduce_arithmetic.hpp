@@ -152,20 +152,14 @@ constexpr T extreme(int sign) noexcept {
 template <typename T, ReduceOp::Kind kind>
 constexpr T identity() noexcept {
   using enum ReduceOp::Kind;
-  if constexpr (BooleanStorage<T>)
-    return {kind == prod || kind == min || kind == band};
-  else if constexpr (ComplexStorage<T>)  // NOLINT(bugprone-branch-clone)
-    return T{};
-  else if constexpr (kind == prod)
-    return T{1};
-  else if constexpr (kind == min)
-    return extreme<T>(1);
-  else if constexpr (kind == max)
-    return extreme<T>(-1);
-  else if constexpr (kind == band && std::integral<T>)
-    return static_cast<T>(-1);
-  else
-    return T{};
+  if constexpr (BooleanStorage<T>) return {kind == prod || kind == min || kind == band};
+  if constexpr (!BooleanStorage<T> && !ComplexStorage<T>) {
+    if constexpr (kind == prod) return T{1};
+    if constexpr (kind == min) return extreme<T>(1);
+    if constexpr (kind == max) return extreme<T>(-1);
+    if constexpr (kind == band && std::integral<T>) return static_cast<T>(-1);
+  }
+  return T{};
 }
 
 }  // namespace tutti::internal
