@@ -26,12 +26,12 @@ struct CallOptions {
   /// rounded once to the result: the same bits for every backend, algorithm and message size.
   /// Ignored by calls that do not reduce.
   bool order_fixed = false;
-  /// Reduces floats so that the bits of the result depend on the addends alone: not on their order,
-  /// on the backend, or on the partial sums of other ranks. For sum, avg and premul_sum: each
-  /// addend is rounded to a multiple of a unit, at most 2^-32 (f64: 2^-64) of the largest addend,
-  /// and the exact sum of the multiples is rounded once; avg divides it after that. No partial sum
-  /// overflows; NaNs are canonical, and a zero is +0, also in a group of one rank. Other operations
-  /// are reproducible by themselves, but products of floats and custom reductions are not: Error
+  /// Adds floats so that the bits of the sum depend on the addends alone: not on their order, on
+  /// the backend, or on the number of bytes. For sum, avg and premul_sum: each addend is rounded to
+  /// a multiple of a unit, at most 2^-32 (f64: 2^-64) of the largest addend, and the exact sum of
+  /// the multiples is rounded once; avg divides it after that. No partial sum overflows, NaNs are
+  /// canonical, and a sum of zeros is +0, also in a group of one rank. Reductions of integers, min,
+  /// max and bitwise operations do not change. Products of floats and custom reductions: Error
   /// unsupported. At most 4095 ranks. Ignored by calls that do not reduce. See
   /// docs/reproducibility.md.
   bool reproducible = false;

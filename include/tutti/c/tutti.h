@@ -132,7 +132,7 @@ typedef struct tutti_group_options {
   int64_t timeout_ns;         /**< Of calls; 0: 5 minutes. */
   int64_t dead_after_ns;      /**< 0: TUTTI_DEAD_AFTER or 10 s; negative: never. */
   int32_t checked;            /**< 1: on; negative: off; 0: TUTTI_CHECK. */
-  int32_t reserved;           /**< Must be 0. */
+  int32_t reproducible;       /**< Of every call. 1: on; negative: off; 0: TUTTI_REPRODUCIBLE. */
   const tutti_memory* memory; /**< Of results; null: the backend's. Copied. */
   /** Null: stderr, at the level of TUTTI_LOG. Called from any thread; must not call the library. */
   void (*log)(void* context, int32_t level, const char* message);

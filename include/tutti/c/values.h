@@ -186,7 +186,7 @@ typedef struct tutti_call_options {
   int32_t commutative;          /**< 1: `reduce` may combine in any order. Equal on all ranks. */
   int32_t order_fixed;          /**< 1: reduces in rank order; the same bits for every backend. */
   int32_t integer_avg;          /**< 1: allows TUTTI_AVG of integers, truncated toward zero. */
-  int32_t reproducible;         /**< 1: the same bits for every order and split of the addends. */
+  int32_t reproducible;         /**< 1: the bits of a sum depend on its addends alone. */
 } tutti_call_options;
 
 #pragma GCC visibility pop

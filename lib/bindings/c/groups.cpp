@@ -37,6 +37,7 @@ GroupOptions group_options(const tutti_group_options& from) {
   if (from.dead_after_ns != 0)
     o.dead_after = std::chrono::nanoseconds(from.dead_after_ns < 0 ? 0 : from.dead_after_ns);
   if (from.checked != 0) o.checked = from.checked > 0;
+  if (from.reproducible != 0) o.reproducible = from.reproducible > 0;
   if (from.log != nullptr)
     o.logger = [log = from.log, context = from.log_context](LogLevel level,
                                                             std::string_view message) {

@@ -89,6 +89,25 @@ void check_root(const Op& op, const Bounds& b) {
     failf(Errc::invalid_argument, "root is {}; this group has ranks 0 to {}", op.root, b.size - 1);
 }
 
+}  // namespace
+
+bool sums_reproducibly(DType dtype, ReduceOp::Kind kind, const Bounds& b, const CallOptions& o) {
+  using Kind = ReduceOp::Kind;
+  if (!o.reproducible && !b.reproducible) return false;
+  if (kind == Kind::custom || (kind == Kind::prod && is_float(dtype))) [[unlikely]]
+    failf(Errc::unsupported,
+          "{} of {} is not reproducible: only sum, avg and premul_sum of floats are; use "
+          "order_fixed without reproducible (TUTTI_REPRODUCIBLE)",
+          name_of(kind), name_of(dtype));
+  if (!has_reproducible_sum(dtype, kind)) return false;  // By itself.
+  if (static_cast<std::size_t>(b.size) > most_addends) [[unlikely]]
+    failf(Errc::unsupported, "a reproducible sum has at most {} addends; this group has {} ranks",
+          most_addends, b.size);
+  return true;
+}
+
+namespace {
+
 void check_reduce(Op& op, DType dtype, const Bounds& b, const CallOptions& o) {
   using Kind = ReduceOp::Kind;
   const auto kind = op.reduce.kind;
@@ -118,15 +137,7 @@ void check_reduce(Op& op, DType dtype, const Bounds& b, const CallOptions& o) {
   const bool scan = op.kind == Operation::scan || op.kind == Operation::exclusive_scan;
   if (scan && kind == Kind::avg) [[unlikely]]
     failf(Errc::invalid_argument, "avg has no meaning in {}; use sum", name_of(op.kind));
-  op.reproducible = o.reproducible || b.reproducible;
-  if (op.reproducible && !can_reproduce(dtype, kind)) [[unlikely]]
-    failf(Errc::unsupported,
-          "{} of {} is not reproducible: only sum, avg and premul_sum of floats are; use "
-          "order_fixed without reproducible (TUTTI_REPRODUCIBLE)",
-          name_of(kind), name_of(dtype));
-  if (op.reproducible && static_cast<std::size_t>(b.size) > most_addends) [[unlikely]]
-    failf(Errc::unsupported, "a reproducible sum has at most {} addends; this group has {} ranks",
-          most_addends, b.size);
+  op.reproducible = sums_reproducibly(dtype, kind, b, o);
 }
 
 /// Returns the rows of all ranks together. @throws Error invalid_argument, count_overflow.

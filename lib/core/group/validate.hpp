@@ -17,6 +17,10 @@ struct Bounds {
   bool reproducible = false;  ///< GroupOptions::reproducible.
 };
 
+/// True if a reduction is a reproducible sum by the options of the call or of the group. False for
+/// those that are reproducible by themselves. @throws Error unsupported for others.
+bool sums_reproducibly(DType dtype, ReduceOp::Kind kind, const Bounds& b, const CallOptions& o);
+
 /// Checks dtype, size, address and device of an array. Errors call the array `what`. @throws Error
 /// invalid_argument, count_overflow.
 void check_array(const char* what, const ConstTensorView& array, const Device& device);

@@ -15,7 +15,6 @@
 #include <immintrin.h>
 #endif
 
-#include "kernels/reduce.hpp"
 #include "kernels/reduce_arithmetic.hpp"
 #include "kernels/reduce_types.hpp"
 
@@ -27,13 +26,6 @@ namespace tutti::internal {
 namespace {
 
 using Kind = ReduceOp::Kind;
-
-bool is_sum(Kind kind) noexcept {
-  return kind == Kind::sum || kind == Kind::avg || kind == Kind::premul_sum;
-}
-bool has_floats(DType dtype) noexcept {
-  return is_float(dtype) || dtype == DType::complex64 || dtype == DType::complex128;
-}
 
 /// While this exists, the thread rounds to nearest and keeps subnormal numbers.
 class IeeeArithmetic {
@@ -78,14 +70,14 @@ class IeeeArithmetic {
 
 }  // namespace
 
-bool can_reproduce(DType dtype, Kind kind) noexcept {
-  return can_reduce(dtype, kind) && (kind != Kind::prod || !has_floats(dtype));
+bool has_reproducible_sum(DType dtype, Kind kind) noexcept {
+  const bool floats = is_float(dtype) || dtype == DType::complex64 || dtype == DType::complex128;
+  return floats && (kind == Kind::sum || kind == Kind::avg || kind == Kind::premul_sum);
 }
 
 void fold_reproducible(DType dtype, Kind kind, void* out, std::span<const void* const> inputs,
                        std::span<const double> scales, std::size_t n) noexcept {
-  if (!has_floats(dtype) || !is_sum(kind)) return fold(dtype, kind, out, inputs, scales, n);
-  assert(can_reproduce(dtype, kind) && !inputs.empty() && inputs.size() <= most_addends);
+  assert(has_reproducible_sum(dtype, kind) && !inputs.empty() && inputs.size() <= most_addends);
   if (n == 0) return;
   const IeeeArithmetic ieee;
 #ifdef TUTTI_HIGHWAY

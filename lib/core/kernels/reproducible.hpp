@@ -30,16 +30,15 @@ namespace tutti::internal {
 /// The largest number of addends of one sum.
 constexpr std::size_t most_addends = 4095;
 
-/// True if a reduction gives the same bits for every order of the addends by fold_reproducible() or
-/// by itself: sum, avg and premul_sum of all dtypes, prod, min and max of all but floats' products,
-/// and bitwise operations.
-bool can_reproduce(DType dtype, ReduceOp::Kind kind) noexcept;
+/// True if fold_reproducible() computes this reduction: sum, avg and premul_sum of floats and
+/// complex numbers.
+bool has_reproducible_sum(DType dtype, ReduceOp::Kind kind) noexcept;
 
 /// As fold(), with the sum above in place of the left fold. premul_sum rounds each product to the
-/// accumulation type; avg divides the sum, rounded to the accumulation type. Kinds that are
-/// reproducible by themselves are folded by fold(). At most most_addends inputs. Rounds to nearest
-/// and keeps subnormal numbers, whatever the thread's control register says.
-/// @pre can_reproduce(dtype, kind)
+/// accumulation type; avg divides the sum, rounded to the accumulation type. At most most_addends
+/// inputs. Rounds to nearest and keeps subnormal numbers, whatever the thread's control register
+/// says.
+/// @pre has_reproducible_sum(dtype, kind)
 void fold_reproducible(DType dtype, ReduceOp::Kind kind, void* out,
                        std::span<const void* const> inputs, std::span<const double> scales,
                        std::size_t n) noexcept;

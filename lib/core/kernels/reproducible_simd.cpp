@@ -227,7 +227,8 @@ HWY_NOINLINE hn::Vec<typename T::D> sum_of_large(T terms, VI top, VI limit) {
       hn::Mul(sum_with_rests(terms, limit, hn::IfThenElse(is_large, hn::Set(d, 0x1p-64), one)),
               hn::IfThenElse(is_large, hn::Set(d, 0x1p64), one));
   auto plain = hn::Zero(d);
-  for (std::size_t k = 0; k < terms.count(); ++k) plain = hn::Add(plain, terms.load(k));
+  for (std::size_t k = 0; k < terms.count(); ++k)  // Of infinities and NaNs, without overflow.
+    plain = hn::Add(plain, hn::Mul(terms.load(k), hn::Set(d, 0x1p-64)));
   const auto special = hn::Gt(top, hn::Set(di, (std::int64_t{0x7ff} << 52) - 1));
   return with_canonical_nan(d, hn::IfThenElse(hn::RebindMask(d, special), plain, sum));
 }

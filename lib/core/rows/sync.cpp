@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 
 #include "group/call.hpp"
+#include "group/core.hpp"
+#include "group/validate.hpp"
 #include "kernels/gradients.hpp"
 #include "kernels/reduce.hpp"
 #include "kernels/reduce_types.hpp"
@@ -22,18 +24,21 @@ namespace {
 
 /// True if the group's device cannot reduce these numbers, so that the host must gather and combine
 /// them. False for an unknown operation, which the call refuses.
-bool is_combined_on_host(ProcessGroup& group, DType dtype, const ReduceOp& op,
-                         const CallOptions& options) {
+bool is_combined_on_host(ProcessGroup& group, DType dtype, const ReduceOp& op, bool order_fixed) {
   return !internal::on_host(group) && internal::can_reduce(dtype, op.kind) &&
-         (options.order_fixed || options.reproducible ||
-          !group.supports(Operation::all_reduce, dtype, op));
+         (order_fixed || !group.supports(Operation::all_reduce, dtype, op));
 }
 
 /// Reduces numbers in host memory over all ranks. Gathers and combines them here if the group's
 /// device cannot reduce them.
 void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
                     const CallOptions& options) try {
-  if (!is_combined_on_host(group, data.dtype, op, options))
+  bool reproducible = false;
+  const auto why = internal::refusal_of([&] {
+    const auto& bounds = internal::Core::of(group).bounds();
+    reproducible = internal::sums_reproducibly(data.dtype, op.kind, bounds, options);
+  });
+  if (why || !is_combined_on_host(group, data.dtype, op, options.order_fixed || reproducible))
     return internal::host_call(
         group, {.kind = Operation::all_reduce, .in = data, .out = data, .reduce = op}, options);
   const auto ranks = static_cast<std::size_t>(group.size());
@@ -50,7 +55,7 @@ void reduce_on_host(ProcessGroup& group, const TensorView& data, ReduceOp op,
                       options);
   std::vector<const void*> parts;
   for (std::size_t r = 0; r < ranks; ++r) parts.push_back(all.data() + r * data.bytes());
-  const auto fold = options.reproducible ? internal::fold_reproducible : internal::fold;
+  const auto fold = reproducible ? internal::fold_reproducible : internal::fold;
   fold(data.dtype, op.kind, data.data, parts, {}, static_cast<std::size_t>(n));
 } catch (...) {
   internal::end_calls(group);

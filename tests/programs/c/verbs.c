@@ -95,6 +95,16 @@ static void test_reduce_options(const world* w) {
   OK(tutti_all_reduce(w->group, &b, &b, TUTTI_PREMUL_SUM, &options, NULL));
   EXPECT(x[0] == (float)(w->size * (w->size + 1) / 2));
 
+  TUTTI_INIT(options);
+  options.reproducible = 1;
+  float zero[1] = {-0.0F};  // The left fold keeps the sign.
+  tutti_array z = tutti_vector(zero, TUTTI_F32, 1);
+  OK(tutti_all_reduce(w->group, &z, &z, TUTTI_SUM, &options, NULL));
+  EXPECT(1 / zero[0] > 0);
+  FAILS(tutti_all_reduce(w->group, &z, &z, TUTTI_PROD, &options, NULL), TUTTI_UNSUPPORTED,
+        "prod of f32");
+  TUTTI_INIT(options);
+
   int32_t whole[1] = {w->rank};
   tutti_array i = tutti_vector(whole, TUTTI_I32, 1);
   FAILS(tutti_all_reduce(w->group, &i, &i, TUTTI_AVG, NULL, NULL), TUTTI_INVALID_ARGUMENT,

@@ -1,10 +1,12 @@
 #include <tutti/process_group.hpp>
 
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,6 +154,21 @@ TEST(ProcessGroup, ATimeOfDeathThatIsNonsenseIsRefused) {
     const ScopedVariables set{{"TUTTI_DEAD_AFTER", value}};
     EXPECT_NO_THROW((void)ProcessGroup::create({}));
   }
+}
+
+// The sum of one -0 is -0, unless it is reproducible.
+TEST(ProcessGroup, AVariableMakesSumsReproducibleUnlessTheCallerDecides) {
+  const auto keeps_sign = [](std::optional<bool> option, const CallOptions& call = {}) {
+    auto group = ProcessGroup::create({.backend = "local", .size = 1, .reproducible = option});
+    float zero = -0.0F;
+    group.all_reduce(std::span(&zero, 1), ReduceOp::sum, call);
+    return std::signbit(zero);
+  };
+  EXPECT_TRUE(keeps_sign({}));
+  EXPECT_FALSE(keeps_sign({}, {.reproducible = true}));
+  const ScopedVariables set{{"TUTTI_REPRODUCIBLE", "1"}};
+  EXPECT_FALSE(keeps_sign({}));
+  EXPECT_TRUE(keeps_sign(false));
 }
 
 TEST(ProcessGroup, EndsWithItsLastHandle) {
