@@ -60,6 +60,7 @@ double reproducible_sum(DType dtype, std::span<const double> addends, Mutant mut
   if (mutant == Mutant::bins_of_one) unit = largest - 2 * width + of.least_exponent;
   Int128 sum = 0;
   for (const double x : addends) {
+    if (x == 0) continue;
     int exponent = 0;
     const double fraction = std::frexp(std::fabs(x), &exponent);
     const auto mantissa = static_cast<std::uint64_t>(std::ldexp(fraction, 53));

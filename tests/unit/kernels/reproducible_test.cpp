@@ -78,7 +78,7 @@ class Addends {
       case 1:
         return any();
       case 2:  // Subnormal.
-        return std::ldexp(integer(-(1 << (f.digits - 1)), 1 << (f.digits - 1)),
+        return std::ldexp(std::trunc(std::ldexp(normal_(random_) / 8, f.digits - 1)),
                           f.least_exponent - f.digits + 1);
       case 3:  // Half units beside large numbers.
         return one_in(4)
