@@ -81,10 +81,9 @@ class Addends {
       case 2:  // Subnormal.
         return std::ldexp(std::trunc(std::ldexp(normal_(random_) / 8, f.digits - 1)),
                           f.least_exponent - f.digits + 1);
-      case 3:  // Half units beside large numbers.
-        return one_in(4)
-                   ? rounded(std::ldexp(normal_(random_), anchor_))
-                   : rounded(std::ldexp(integer(-9, 9), anchor_ - 2 * width - integer(-1, 4)));
+      case 3:  // Half units beside large numbers that cancel.
+        return rounded(one_in(2) ? std::ldexp(sign(), anchor_)
+                                 : std::ldexp(integer(-9, 9), unit_of(anchor_) - 1));
       case 4:  // Beside the ends of bins.
         return rounded(std::ldexp(1 + std::ldexp(integer(-2, 2), -f.digits),
                                   std::clamp(width * integer(-3, 3), f.least_exponent, greatest)) *
@@ -116,6 +115,12 @@ class Addends {
     return dtype_ == DType::f64      ? 1023
            : dtype_ == DType::f8e4m3 ? 8
                                      : -format_of(dtype_).least_exponent + 1;
+  }
+  /// The exponent of the unit beside 2^exponent.
+  int unit_of(int exponent) const {
+    const int width = dtype_ == DType::f64 ? 32 : 16;
+    const int least = format_of(dtype_ == DType::f64 ? DType::f64 : DType::f32).least_exponent;
+    return width * ((exponent - least + 1) / width - 2) + least;
   }
   bool one_in(int n) { return integer(1, n) == 1; }
   double sign() { return one_in(2) ? -1 : 1; }
@@ -276,7 +281,7 @@ TEST(ReproducibleSums, TheDataNoticeMutants) {
         wrong += problem.wrong(out, first, mutant);
       }
     }
-    EXPECT_GT(wrong, 0U) << "mutant " << static_cast<int>(mutant);
+    EXPECT_GT(wrong, 9U) << "mutant " << static_cast<int>(mutant);
   }
 }
 
