@@ -15,7 +15,7 @@ struct FloatFormat {
 };
 FloatFormat format_of(DType dtype);
 
-/// What a wrong implementation does.
+/// Faults of a wrong implementation.
 enum class Mutant {
   none,
   truncates_addends,
